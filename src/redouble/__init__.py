@@ -1,0 +1,31 @@
+"""Retries that are right by default.
+
+>>> from redouble import retry
+>>> @retry
+... def fetch():
+...     return "page"
+>>> fetch()
+'page'
+"""
+
+from ._blocks import retrying
+from ._decorate import retry
+from .classify import Cause, Verdict
+from .context import current_attempt
+from .errors import DeadlineExceeded, RedoubleError, ResultRejected
+from .policy import Policy, Rule
+
+__all__ = [
+    "Cause",
+    "DeadlineExceeded",
+    "Policy",
+    "RedoubleError",
+    "ResultRejected",
+    "Rule",
+    "Verdict",
+    "current_attempt",
+    "retry",
+    "retrying",
+]
+
+__version__ = "0.1.0"

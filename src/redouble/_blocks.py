@@ -1,0 +1,297 @@
+"""``retrying(...)``: blocks that are run again, and scopes of one policy and one deadline.
+
+Python cannot run the body of a ``with`` twice, so there are two forms: a loop whose body is the block,
+and a scope that gives a function to call others through.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from . import _async, _decorate, _sync
+from ._call import Call, tell, told
+from ._checks import seconds as checked_seconds
+from ._decide import Progress, Refused, Wait, decide
+from ._loops import time_limit
+from ._time import clock_of
+from .context import NUMBER, PREVIOUS, Attempt, boundary, current, first_attempt, running_in
+from .policy import Policy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextvars import Token
+    from datetime import timedelta
+    from types import TracebackType
+    from typing import Any, NoReturn, ParamSpec, Self, TypeVar
+
+    from typing_extensions import Unpack
+
+    from ._loops import AsyncioLimit, TrioLimit
+    from .context import Surroundings
+    from .policy import PolicyFields
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+    B = TypeVar("B", bound="BlockAttempt")
+
+# What a block is called in notes and logs, if its policy has no name.
+_NAME = "block"
+
+# How far a run has come. One that is never entered would loop for ever, so that is an error.
+_NEW, _RUNNING, _AGAIN, _DONE = "new", "running", "again", "done"
+
+
+class BlockAttempt(Attempt):
+    """One run of a block: ``for attempt in retrying(...): with attempt: ...``."""
+
+    # Class-level defaults keep the making of a first run short.
+    _state = _NEW
+    _refused: Refused | None = None
+    _token: Token[Surroundings | None]
+    number = 1
+    previous = None
+
+    def __init__(self, policy: Policy, surroundings: Surroundings | None, call: Call | None = None) -> None:
+        self._policy = policy
+        self._surroundings = surroundings
+        self._call = call
+        if call is not None and surroundings is not None:
+            self.number, self.previous = surroundings[NUMBER], surroundings[PREVIOUS]
+
+    def again(self, reason: str = "asked to run again", after: float | timedelta | None = None) -> None:
+        """Asks for another run without an exception; the block still runs to its end.
+
+        ``after`` is the wait in seconds, instead of the backoff's. When there is no attempt left,
+        `ResultRejected` comes out with the reason.
+        """
+        wait = None if after is None else checked_seconds("after", after)
+        self._refused = Refused(None, str(reason), wait)
+
+    def __enter__(self) -> Self:
+        if self._state is not _NEW:
+            raise RuntimeError(f"attempt {self.number} was entered already: each runs its block once")
+        self._state = _RUNNING
+        if self._surroundings is not None:
+            self._token = current.set(self._surroundings)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if self._surroundings is not None:
+            current.reset(self._token)
+        self._state = _DONE
+        if error is not None or self._refused is not None:
+            return self._failed(error)
+        if self._call is not None:
+            self._call.succeeded()
+        return False
+
+    def _failed(self, error: BaseException | None) -> bool:
+        """Whether the block is to be run again; otherwise its error passes on."""
+        if error is not None and not isinstance(error, Exception):
+            return False
+        call = self._call = self._call or Call(self._policy, _NAME, self._surroundings)
+        more = call.failed(error) if error is not None else call.refused(self._refused or Refused(None))
+        if more:
+            self._state = _AGAIN
+        return more
+
+    def _to_go_on(self) -> Call | None:
+        """The call, if the block is to be run again."""
+        if self._state is _DONE:
+            return None
+        if self._state is not _AGAIN:
+            raise RuntimeError(
+                "the block of a retrying() loop must stand in 'with attempt:', or no failure can be seen: "
+                "for attempt in retrying(...): with attempt: ..."
+            )
+        return self._call
+
+
+class AsyncBlockAttempt(BlockAttempt):
+    """As `BlockAttempt`, in an ``async for``: timeout and deadline cut the block off."""
+
+    _limit: AsyncioLimit | TrioLimit | None = None
+    _seconds = 0.0
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        seconds = None if self._surroundings is None else _async.time_limit_of(self._surroundings)
+        if seconds is not None:
+            self._seconds = seconds
+            self._limit = time_limit(seconds)
+            self._limit.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        limit, self._limit = self._limit, None
+        if limit is None or not limit.__exit__(kind, error, trace) or self._surroundings is None:
+            return super().__exit__(kind, error, trace)
+        try:
+            raise _async.timed_out(self._surroundings, self._seconds)
+        except TimeoutError as struck:
+            if super().__exit__(type(struck), struck, struck.__traceback__):
+                return True
+            raise
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return self.__exit__(kind, error, trace)
+
+
+def _first(policy: Policy, kind: type[B]) -> B:
+    """The first run of a block, with the limits its policy asks for."""
+    if policy._bare:
+        return kind(policy, None)
+    surroundings = first_attempt(policy, _NAME, (), {})
+    if not surroundings[NUMBER]:
+        raise Call(policy, _NAME, surroundings).never_began()
+    return kind(policy, surroundings)
+
+
+def _runs(policy: Policy) -> Iterator[BlockAttempt]:
+    """The runs of one block, one after the other."""
+    attempt = BlockAttempt(policy, None) if policy._bare else _first(policy, BlockAttempt)
+    yield attempt
+    while (call := attempt._to_go_on()) is not None:
+        _sync.pause(call)
+        attempt = BlockAttempt(policy, call.next_attempt(), call)
+        yield attempt
+
+
+class AsyncBlocks:
+    """The same for ``async for``. Not a generator, so there is nothing to close when it is left early."""
+
+    __slots__ = ("_last", "_policy")
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._last: AsyncBlockAttempt | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> AsyncBlockAttempt:
+        last = self._last
+        if last is None:
+            attempt = _first(self._policy, AsyncBlockAttempt)
+        elif (call := last._to_go_on()) is None:
+            raise StopAsyncIteration
+        else:
+            await _async.pause(call)
+            attempt = AsyncBlockAttempt(self._policy, call.next_attempt(), call)
+        self._last = attempt
+        return attempt
+
+
+class Scope:
+    """What ``with retrying(...) as call`` gives: calls functions under the policy, within its deadline."""
+
+    __slots__ = ("_policy", "_token")
+
+    def __init__(self, policy: Policy, token: Token[Surroundings | None]) -> None:
+        self._policy = policy
+        self._token = token
+
+    def __call__(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Calls ``function`` under the policy; gives an awaitable if it is async."""
+        return self._policy.call(function, *args, **kwargs)
+
+    def __iter__(self) -> Iterator[BlockAttempt]:
+        return _runs(self._policy)
+
+    def __aiter__(self) -> AsyncBlocks:
+        return AsyncBlocks(self._policy)
+
+
+# The scopes that are open here, innermost last: one `retrying` object may be open in many contexts.
+_open: ContextVar[tuple[Scope, ...]] = ContextVar("redouble scopes", default=())
+
+_ONCE = (
+    "redouble: the body of 'with retrying(...)' runs once, it cannot be run again. To retry it, write\n"
+    "  for attempt in retrying(...):\n      with attempt: ...\n"
+    "or call through the scope: with retrying(...) as call: call(function, ...)"
+)
+
+
+class retrying:  # noqa: N801 - used like a function
+    """Retries a block, or opens a scope in which calls are retried.
+
+    ``for attempt in retrying(...): with attempt: ...`` runs the block again after a retryable failure;
+    ``with retrying(...) as call: call(function, ...)`` retries each call, all within one deadline.
+    Both have an ``async`` form. Takes a policy, fields, or both; may be kept and shared.
+
+    >>> for attempt in retrying(attempts=3):
+    ...     with attempt:
+    ...         page = "page"
+    >>> with retrying(deadline=5.0) as call:
+    ...     number = call(int, "42")
+    >>> page, number
+    ('page', 42)
+    """
+
+    __slots__ = ("_policy",)
+    _policy: Policy
+
+    def __init__(self, policy: Policy | None = None, /, **fields: Unpack[PolicyFields]) -> None:
+        given: Any = policy
+        self._policy = given if given.__class__ is Policy and not fields else _made(given, fields)
+
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        raise TypeError("retrying(...) cannot be called: use @retry(...) to decorate a function")
+
+    def __iter__(self) -> Iterator[BlockAttempt]:
+        return _runs(self._policy)
+
+    def __aiter__(self) -> AsyncBlocks:
+        return AsyncBlocks(self._policy)
+
+    def __enter__(self) -> Scope:
+        policy = self._policy
+        around = boundary(clock_of(policy.clock), policy.deadline, 1, running_in(current.get()))
+        scope = Scope(policy, current.set(around))
+        _open.set((*_open.get(), scope))
+        return scope
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _close()
+        if isinstance(error, Exception) and not told(error) and _would_retry(self._policy, error):
+            tell(error, _ONCE)
+
+    async def __aenter__(self) -> Scope:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+
+def _close() -> None:
+    opened = _open.get()
+    if opened:  # else left in another context than entered, as fixtures are: nothing is set in this one
+        _open.set(opened[:-1])
+        current.reset(opened[-1]._token)
+
+
+def _would_retry(policy: Policy, error: Exception) -> bool:
+    return isinstance(decide(policy, Progress(), error, 0.0), Wait)
+
+
+def _made(policy: Any, fields: PolicyFields) -> Policy:
+    if policy is None:
+        return Policy(**fields) if fields else _decorate.DEFAULT
+    if not isinstance(policy, Policy):
+        raise TypeError(f"retrying() takes a Policy or fields, got {policy!r}; @retry decorates functions")
+    return policy.replace(**fields)

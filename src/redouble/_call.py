@@ -1,0 +1,304 @@
+"""One call on its way, from its first failure to its end: what both drivers and the blocks share.
+
+A `Call` is made when the first attempt has failed. It asks `decide`, keeps the story in text and
+numbers, tells the listeners, and builds what comes out at the end. It never waits.
+"""
+
+from __future__ import annotations
+
+from ._decide import Progress, Refused, Stop, decide
+from ._time import clock_of
+from .context import ENDS, KEY, RETRIED, STARTED, current, time_left
+from .errors import DeadlineExceeded, RedoubleError, ResultRejected, brief, shown
+from .events import Expired, GaveUp, Reason, Recovered, Retrying, emit, wanted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ._decide import Wait
+    from .classify import Verdict
+    from .context import Key, Surroundings
+    from .events import Event
+    from .policy import Policy
+
+# How many attempts a note tells of: the first ones, which show how it began, and the last.
+_FIRST, _LAST = 3, 7
+_NOTE, _STORY = "redouble: ", "redouble: gave up on "
+
+
+class CutOff(TimeoutError):  # noqa: N818 - says what happened
+    """An async attempt that the deadline ended; the cause of the `DeadlineExceeded` that comes out."""
+
+
+class Call(Progress):
+    """The state of one call that has failed at least once. Belongs to one thread or task."""
+
+    __slots__ = (
+        "_failure",
+        "_key",
+        "_last_id",
+        "_lines",
+        "_retried",
+        "clock",
+        "delay",
+        "held",
+        "name",
+        "policy",
+        "recover",
+        "started",
+    )  # fmt: skip
+
+    def __init__(self, policy: Policy, name: str, first: Surroundings | None = None) -> None:
+        super().__init__()
+        self.policy = policy
+        self.name = policy.name or name
+        self.clock: Callable[[], float] = clock_of(policy.clock)
+        self.started: float | None = None
+        """When the call began; when it first failed, where nothing had to read the clock before."""
+        self.delay = 0.0
+        self.recover: Callable[[Any], Any] | None = None
+        self.held: Exception | None = None
+        """The failure itself, kept over a wait only for ``recover`` and for a deadline's cause.
+        Let go of before the next attempt: a frame must not outlive its attempt."""
+        self._lines: list[str] = []
+        self._failure = ("", "")
+        self._last_id = 0
+        self._key: Key | None = None
+        self._retried = 1
+        if first is None:
+            self._look_around()
+        else:
+            self._take_over(first)
+
+    def _look_around(self) -> None:
+        """What a bare first attempt did not read: the limits set further out."""
+        outer = current.get()
+        if outer is None:
+            return
+        self._retried = outer[RETRIED]
+        self.outer_retrying = self._retried > 1
+        remaining = time_left(outer)
+        if remaining is not None:
+            self.ends = self.clock() + remaining
+
+    def _take_over(self, first: Surroundings) -> None:
+        self.started, self.ends = first[STARTED], first[ENDS]
+        self._key, self._retried = first[KEY], first[RETRIED]
+        self.outer_retrying = self._retried > 1
+
+    def failed(self, error: Exception) -> bool:
+        """Whether there will be another attempt, after ``self.delay`` seconds; if not, raise the error.
+
+        Raises `DeadlineExceeded` from the error where the deadline is what ends the call.
+        """
+        now = self._now()
+        outcome = self._cut() if type(error) is CutOff else decide(self.policy, self, error, now)
+        self._take(outcome, error, now)
+        if not isinstance(outcome, Stop):
+            self._hold(error)
+            return True
+        if outcome.reason is Reason.deadline:
+            raise self._expired(outcome.why, now) from error
+        if outcome.reason is not Reason.disabled and (
+            # A failure that was never retryable needs no story; what came before it does.
+            outcome.reason is not Reason.not_retryable or self.attempt > 1
+        ):
+            tell(error, self._story(outcome.why, now))
+        return False
+
+    def refused(self, refused: Refused) -> bool:
+        """As `failed`, for a result: raises `ResultRejected` where there will be no other attempt.
+
+        ``False`` only where retries are switched off: then the result passes as it is.
+        """
+        now = self._now()
+        outcome = decide(self.policy, self, refused, now)
+        self._take(outcome, refused, now)
+        if not isinstance(outcome, Stop):
+            if self._must_hold():
+                self.held = self._rejected(refused, refused.reason, now)
+            return True
+        if outcome.reason is Reason.disabled:
+            return False
+        rejected = self._rejected(refused, f"{outcome.why}; {refused.reason}", now)
+        if outcome.reason is Reason.deadline:
+            raise self._expired(outcome.why, now) from rejected
+        raise rejected
+
+    def succeeded(self) -> None:
+        """Tells that an attempt succeeded after others had failed."""
+        self._announce(Recovered, self.clock())
+
+    def next_attempt(self) -> Surroundings:
+        """Counts on to the next attempt, and gives what the code in it may know."""
+        self.recover = None
+        self.attempt += 1
+        retried = max(self._retried, self.attempt)
+        previous = ": ".join(filter(None, self._failure))
+        policy, clock, started, ends = self.policy, self.clock, self.started, self.ends
+        return policy, clock, started, ends, self.attempt, retried, self._key, previous, None
+
+    def check_time(self) -> None:
+        """Raises `DeadlineExceeded` if the deadline came during the wait: no attempt starts after it."""
+        if self.ends is None or (now := self.clock()) < self.ends:
+            return
+        self._announce(Expired, now, reason=Reason.deadline)
+        raise self._expired("the deadline passed during the wait", now) from self.held
+
+    def unrecovered(self, trouble: str) -> Exception:
+        """Ends the call because ``recover`` failed; gives the failure that comes out, with that noted."""
+        now = self.clock()
+        self._announce(GaveUp, now, reason=Reason.callback)
+        error = self.held or RedoubleError(trouble)
+        tell(error, self._story(trouble, now))
+        return error
+
+    def never_began(self) -> DeadlineExceeded:
+        """Ends a call whose time, set further out, was up before its first attempt."""
+        self.attempt = 0
+        now = self._now()
+        self._announce(Expired, now, reason=Reason.deadline)
+        message = f"gave up on {self.name} before its first attempt: the deadline set further out has passed"
+        return DeadlineExceeded(message, attempts=0, elapsed=self._elapsed(now))
+
+    # Keeping the story
+
+    def _now(self) -> float:
+        now = self.clock()
+        if self.started is None:
+            self.started = now
+        return now
+
+    def _cut(self) -> Stop:
+        limit = "" if self.policy.deadline is None else f" of {self.policy.deadline:g} s"
+        return Stop(Reason.deadline, f"the deadline{limit} came during the attempt", None)
+
+    def _take(self, outcome: Wait | Stop, failure: Exception | Refused, now: float) -> None:
+        """Commits what was decided before anybody is told of it."""
+        if isinstance(failure, Refused):
+            self._failure = ("", failure.reason)
+            line = failure.reason
+        else:
+            self._failure = (type(failure).__name__, shown(failure))
+            line = brief(failure)
+        if isinstance(outcome, Stop):
+            self._line(line)
+            kind = Expired if outcome.reason is Reason.deadline else GaveUp
+            self._announce(kind, now, outcome.verdict, reason=outcome.reason)
+            return
+        self._line(f"{line}; waited {outcome.delay:.2f} s")
+        self.previous, self.delay = outcome.previous, outcome.delay
+        if outcome.rule is not None:
+            self.recover = outcome.rule.recover
+            counts = self.rule_failures = self.rule_failures or {}
+            counts[outcome.rule_key] = counts.get(outcome.rule_key, 0) + 1
+        self._announce(Retrying, now, outcome.verdict, delay=outcome.delay)
+
+    def _line(self, text: str) -> None:
+        self._lines.append(f"  attempt {self.attempt}: {text}")
+        if len(self._lines) > _FIRST + _LAST:
+            del self._lines[_FIRST]
+
+    def _announce(
+        self,
+        kind: type[Event],
+        now: float,
+        verdict: Verdict | None = None,
+        *,
+        delay: float | None = None,
+        reason: Reason | None = None,
+    ) -> None:
+        listeners = self.policy.listeners
+        if not wanted(listeners):
+            return
+        error_type, message = self._failure
+        event = kind(
+            self.name,
+            attempt=self.attempt,
+            elapsed=self._elapsed(now),
+            delay=delay,
+            cause=None if verdict is None else verdict.cause,
+            status=None if verdict is None else verdict.status,
+            error_type=error_type or None,
+            error_message=message,
+            reason=reason,
+        )
+        emit(event, listeners)
+
+    def _must_hold(self) -> bool:
+        return self.recover is not None or self.ends is not None
+
+    def _hold(self, error: Exception) -> None:
+        if self._must_hold():
+            self.held = error
+        if id(error) == self._last_id:
+            # One object, raised again and again, gathers the frames of every attempt: without this
+            # the memory of a long call would grow with each.
+            error.__traceback__ = None
+        self._last_id = id(error)
+
+    def _elapsed(self, now: float) -> float:
+        return 0.0 if self.started is None else now - self.started
+
+    # Telling it
+
+    def _summary(self, why: str, now: float) -> str:
+        count = f"{self.attempt} attempt{'s' if self.attempt > 1 else ''}"
+        if self.policy.deadline is not None:
+            count += f" in {self._elapsed(now):.1f} s"
+        elif self.attempt > 1:
+            count += f", {self._elapsed(now):.1f} s after the first failure"
+        return f"{self.name} after {count}: {why}"
+
+    def _story(self, why: str, now: float) -> str:
+        return "\n".join([_STORY + self._summary(why, now), *self._told()])
+
+    def _attempts(self) -> str:
+        """For an error of our own, whose message says the rest already."""
+        return "\n".join([f"{_STORY}{self.name}, attempt by attempt:", *self._told()])
+
+    def _told(self) -> list[str]:
+        between = self.attempt - len(self._lines)
+        if between <= 0:
+            return self._lines
+        return [*self._lines[:_FIRST], f"  ({between} more)", *self._lines[_FIRST:]]
+
+    def _expired(self, why: str, now: float) -> DeadlineExceeded:
+        message = f"gave up on {self._summary(why, now)}"
+        error = DeadlineExceeded(message, attempts=self.attempt, elapsed=self._elapsed(now))
+        tell(error, self._attempts())
+        return error
+
+    def _rejected(self, refused: Refused, why: str, now: float) -> ResultRejected:
+        message = f"gave up on {self._summary(why, now)}"
+        error = ResultRejected(message, result=refused.result, attempts=self.attempt)
+        tell(error, self._attempts())
+        return error
+
+
+def tell(error: BaseException, text: str) -> None:
+    """Puts a note of ours on an error, in the place of one that is there already."""
+    try:
+        notes = _notes(error)
+        for place, note in enumerate(notes):
+            if isinstance(note, str) and note.startswith(_NOTE):
+                notes[place] = text
+                return
+        error.add_note(text)
+    except Exception:  # noqa: BLE001, S110 - an error that takes no note comes out without one
+        pass
+
+
+def told(error: BaseException) -> bool:
+    """Whether an error carries the story of a call already."""
+    return any(isinstance(note, str) and note.startswith(_STORY) for note in _notes(error))
+
+
+def _notes(error: BaseException) -> list[object]:
+    try:
+        notes: Any = getattr(error, "__notes__", None)
+    except Exception:  # noqa: BLE001 - attributes are the user's code
+        notes = None
+    return notes if notes.__class__ is list else []

@@ -1,0 +1,109 @@
+"""What kind of callable is this, and what is it called? Asked once, at decoration.
+
+The flags of a code object answer for plain functions; ``inspect``, which is slow to import, is asked
+only about stranger things.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from types import FunctionType, MethodType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# Flags of a code object, as in the inspect module.
+_GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200
+
+SYNC, ASYNC, GENERATOR, ASYNC_GENERATOR = "sync", "async", "generator", "async generator"
+
+
+def flavour(function: Any) -> str:
+    """``SYNC``, ``ASYNC``, ``GENERATOR`` or ``ASYNC_GENERATOR``.
+
+    >>> async def fetch(): ...
+    >>> flavour(fetch), flavour(functools.partial(fetch)), flavour(len)
+    ('async', 'async', 'sync')
+    """
+    inner = _core(function)
+    if isinstance(inner, type):
+        return SYNC
+    if not isinstance(inner, FunctionType):
+        if _marked_async(inner):
+            return ASYNC
+        inner = _core(_call_method(inner))
+    return _by_flags(inner)
+
+
+def is_async(function: Any) -> bool:
+    """Whether calling it gives a coroutine, as far as can be told without calling it."""
+    return flavour(function) == ASYNC
+
+
+def claims_async(function: Any) -> bool:
+    """Whether a plain function stands in for an async one: ``functools.wraps`` around it."""
+    seen = 0
+    while (function := getattr(function, "__wrapped__", None)) is not None and seen < 20:
+        if is_async(function):
+            return True
+        seen += 1
+    return False
+
+
+def mark_async(function: Any) -> Any:
+    """Makes ``iscoroutinefunction`` true of a plain function that gives coroutines."""
+    import inspect
+
+    if sys.version_info >= (3, 12):
+        return inspect.markcoroutinefunction(function)
+    if "asyncio" in sys.modules:
+        function._is_coroutine = sys.modules["asyncio"].coroutines._is_coroutine
+    return function
+
+
+def name_of(function: Any) -> str:
+    """The qualified name of a callable; of the class where an object has no name of its own.
+
+    >>> name_of(functools.partial(int, base=2))
+    'int'
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    for found in (getattr(function, "__qualname__", None), getattr(function, "__name__", None)):
+        if isinstance(found, str):
+            return found
+    return type(function).__qualname__
+
+
+def _core(function: Any) -> Any:
+    """The function inside partials and bound methods."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif isinstance(function, MethodType):
+            function = function.__func__
+        else:
+            return function
+
+
+def _call_method(instance: object) -> Any:
+    return getattr(type(instance), "__call__", None)  # noqa: B004 - the method itself is wanted
+
+
+def _by_flags(function: Any) -> str:
+    flags = getattr(getattr(function, "__code__", None), "co_flags", 0)
+    if not isinstance(flags, int):
+        return SYNC
+    if flags & _COROUTINE or _marked_async(function):
+        return ASYNC
+    if flags & _GENERATOR:
+        return GENERATOR
+    return ASYNC_GENERATOR if flags & _ASYNC_GENERATOR else SYNC
+
+
+def _marked_async(function: Any) -> bool:
+    # Nothing can have been marked, or be a mock, in a process that has not imported inspect.
+    inspect = sys.modules.get("inspect")
+    return inspect is not None and bool(inspect.iscoroutinefunction(function))

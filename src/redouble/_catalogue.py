@@ -1,0 +1,234 @@
+"""The tables behind classify: what is known about failures, as data.
+
+A row says what one kind of failure means: may it be retried, why did it happen, and did the attempt
+certainly have no effect. ``inside`` marks a wrapper, whose row counts only if what it wraps says nothing.
+To teach redouble one more failure, add its name to a line below. Whatever is not listed is not retried.
+"""
+
+from __future__ import annotations
+
+import errno
+from enum import StrEnum
+
+from ._record import Record, assign
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Cause(StrEnum):
+    """Why a call failed, as far as the failure tells.
+
+    >>> Cause.timeout == "timeout", f"{Cause.rate_limited}"
+    (True, 'rate_limited')
+    """
+
+    connection = "connection"
+    """The other side was never reached."""
+    disconnected = "disconnected"
+    """The connection was lost on the way."""
+    timeout = "timeout"
+    rate_limited = "rate_limited"
+    unavailable = "unavailable"
+    server_error = "server_error"
+    conflict = "conflict"
+    """A deadlock, a failed serialization, a lock held by someone else."""
+    unauthorized = "unauthorized"
+    permanent = "permanent"
+    unknown = "unknown"
+
+
+class Row(Record):
+    """What one kind of failure means."""
+
+    __slots__ = ("retryable", "cause", "unprocessed", "inside")  # noqa: RUF023 - the order of __init__
+
+    retryable: bool
+    cause: Cause
+    unprocessed: bool
+    inside: bool
+
+    def __init__(
+        self, retryable: bool, cause: Cause, unprocessed: bool = False, inside: bool = False
+    ) -> None:
+        assign(self, "retryable", retryable)
+        assign(self, "cause", cause)
+        assign(self, "unprocessed", unprocessed)
+        assign(self, "inside", inside)
+
+
+PERMANENT = Row(False, Cause.permanent)
+WRAPPER = Row(False, Cause.permanent, inside=True)
+UNAUTHORIZED = Row(False, Cause.unauthorized)
+NO_SUCH_NAME = Row(False, Cause.connection, unprocessed=True)
+UNREACHED = Row(True, Cause.connection, unprocessed=True)
+LOST = Row(True, Cause.disconnected)
+LOST_OR_WRAPPER = Row(True, Cause.disconnected, inside=True)
+TIMED_OUT = Row(True, Cause.timeout)
+BUSY = Row(True, Cause.unavailable)
+TURNED_AWAY = Row(True, Cause.unavailable, unprocessed=True)
+CONTENDED = Row(True, Cause.conflict)
+LOCKED_OUT = Row(True, Cause.conflict, unprocessed=True)
+ASKED_TO_WAIT = Row(True, Cause.rate_limited, unprocessed=True)
+SAID_SO = Row(True, Cause.unknown)
+
+
+# HTTP. A 5xx that has no line here is as good as 500, a 4xx as good as 400 (RFC 9110 15).
+
+RETRYABLE_STATUSES = frozenset(
+    {408, 421, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 525, 527, 529, 530, 598, 599}
+)
+"""The statuses that are retried without further evidence."""
+
+STATUS_CAUSES: Mapping[int, Cause] = {
+    **dict.fromkeys((401, 407), Cause.unauthorized),
+    **dict.fromkeys((408, 504, 522, 524, 598, 599), Cause.timeout),
+    429: Cause.rate_limited,
+    **dict.fromkeys((409, 423), Cause.conflict),
+    **dict.fromkeys((421, 425, 503, 520, 521, 523, 525, 527, 529, 530), Cause.unavailable),
+    **dict.fromkeys((500, 502), Cause.server_error),
+    **dict.fromkeys((501, 505, 506, 507, 508, 509, 510, 511, 526), Cause.permanent),
+}
+# Refused before any work was done; 521, 523 and 525 say that no connection to the origin came about.
+UNPROCESSED_STATUSES = frozenset({421, 425, 429, 521, 523, 525})
+# The same, but only if the server also says when to come back: an invitation is as good as a proof.
+UNPROCESSED_WHEN_HINTED = frozenset({403, 413, 423, 503, 529})
+# Permanent, unless the server says when to come back.
+RETRYABLE_WHEN_HINTED = frozenset({403, 409, 413, 423})
+# Statuses that a client library makes up, without headers, for an answer it could not read.
+MADE_UP_STATUSES = frozenset({("aiohttp", 400)})
+
+
+# Methods that may be sent twice by definition (RFC 9110 9.2.2), and those that may not.
+REPEATABLE_METHODS = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE"})
+UNREPEATABLE_METHODS = frozenset({"POST", "PATCH", "CONNECT"})
+
+
+# The operating system. Numbers differ by platform and not every platform has every name.
+
+_ERRNO_NAMES: Mapping[Row, str] = {
+    UNREACHED: "ECONNREFUSED EHOSTUNREACH ENETUNREACH EHOSTDOWN ENETDOWN EADDRNOTAVAIL",
+    LOST: "ECONNRESET ECONNABORTED EPIPE ESHUTDOWN ENETRESET ENOTCONN",
+    TIMED_OUT: "ETIMEDOUT",
+    BUSY: "EAGAIN EWOULDBLOCK EINTR ENOBUFS ENOMEM EMFILE ENFILE EBUSY ETXTBSY ESTALE",
+    CONTENDED: "ENOLCK EDEADLK",
+}
+# Windows numbers of the same failures, which Python hands on as errno or as winerror.
+WINERRORS: Mapping[int, Row] = {
+    **dict.fromkeys((10061, 10065, 10064, 10051, 10050, 10049), UNREACHED),
+    **dict.fromkeys((10054, 10053, 10052), LOST),
+    10060: TIMED_OUT,
+    **dict.fromkeys((10035, 10055, 10024), BUSY),
+}
+# Every number that the platform names is known: what is not transient is permanent.
+ERRNOS: Mapping[int, Row] = {
+    **dict.fromkeys(errno.errorcode, PERMANENT),
+    **WINERRORS,
+    **{
+        getattr(errno, name): row
+        for row, names in _ERRNO_NAMES.items()
+        for name in names.split()
+        if hasattr(errno, name)
+    },
+}
+# Asked in this order, before the number: these classes often come without one.
+BUILTINS: tuple[tuple[type[OSError], Row], ...] = (
+    (ConnectionRefusedError, UNREACHED),
+    (TimeoutError, TIMED_OUT),
+    (ConnectionResetError, LOST),
+    (ConnectionAbortedError, LOST),
+    (BrokenPipeError, LOST),
+    (BlockingIOError, BUSY),
+    (InterruptedError, BUSY),
+    (FileNotFoundError, PERMANENT),
+    (PermissionError, PERMANENT),
+    (FileExistsError, PERMANENT),
+    (IsADirectoryError, PERMANENT),
+    (NotADirectoryError, PERMANENT),
+    (ProcessLookupError, PERMANENT),
+    (ChildProcessError, PERMANENT),
+)
+
+# Name resolution, in numbers that socket knows; gaierror has a number space of its own.
+DNS_NAMES: Mapping[Row, str] = {
+    UNREACHED: "EAI_AGAIN EAI_MEMORY EAI_SYSTEM",
+    NO_SUCH_NAME: "EAI_NONAME EAI_NODATA EAI_FAIL EAI_FAMILY EAI_ADDRFAMILY EAI_SERVICE",
+}
+DNS_TRY_AGAIN = 2  # h_errno of socket.herror, the same everywhere
+# Handshakes that broke rather than failed.
+TLS_TRANSIENT = frozenset(
+    {
+        "UNEXPECTED_EOF_WHILE_READING",
+        "TLSV1_ALERT_INTERNAL_ERROR",
+        "BAD_RECORD_MAC",
+        "DECRYPTION_FAILED_OR_BAD_RECORD_MAC",
+        "SSLV3_ALERT_BAD_RECORD_MAC",
+    }
+)
+SMTP_UNAUTHORIZED = frozenset({530, 534, 535, 538})
+SQLITE_LOCKED = frozenset({5, 6})  # SQLITE_BUSY, SQLITE_LOCKED
+
+
+# Classes that neither number nor shape tells apart: package (the first part of the module, since modules
+# move), then qualified names. Looked up along the MRO, most derived first.
+
+_CLASS_NAMES: Mapping[str, Mapping[str, Row]] = {
+    "asyncio": {"LimitOverrunError": PERMANENT, "IncompleteReadError": LOST, "TimeoutError": TIMED_OUT},
+    "concurrent": {"TimeoutError": TIMED_OUT},
+    "ftplib": {"Error": PERMANENT, "error_temp": BUSY},
+    "http": {
+        "HTTPException LineTooLong": PERMANENT,
+        "RemoteDisconnected BadStatusLine IncompleteRead": LOST,
+    },
+    "imaplib": {"IMAP4.error": PERMANENT, "IMAP4.abort": LOST},
+    "json": {"JSONDecodeError": PERMANENT},
+    "multiprocessing": {"ProcessError": PERMANENT, "TimeoutError": TIMED_OUT},
+    "poplib": {"error_proto": PERMANENT},
+    "smtplib": {"SMTPServerDisconnected": LOST},
+    "ssl": {
+        "SSLCertVerificationError SSLError": PERMANENT,
+        "SSLEOFError SSLZeroReturnError SSLSyscallError": LOST,
+    },
+    "subprocess": {"CalledProcessError": PERMANENT, "TimeoutExpired": TIMED_OUT},
+    "urllib": {"URLError": WRAPPER, "ContentTooShortError": LOST},
+    "xmlrpc": {"Fault": PERMANENT},
+}
+CLASSES: Mapping[str, Row] = {
+    f"{package}.{name}": row
+    for package, lines in _CLASS_NAMES.items()
+    for names, row in lines.items()
+    for name in names.split()
+}
+# Forks and C modules whose classes mean what those of the original mean.
+ALIASES: Mapping[str, str] = {
+    "_cffi_ssl": "ssl",
+    "_socket": "socket",
+    "_ssl": "ssl",
+    "pysqlite3": "sqlite3",
+}
+# Packages whose classes wrap the real failure even where the table has no line for the class.
+WRAPPING_PACKAGES = frozenset({"urllib"})
+
+
+# Attribute names, in the order in which they are read.
+
+RESPONSE_ATTRIBUTES = ("response", "resp", "raw_response", "http_response")
+RESPONSE_STATUSES = ("status_code", "status", "code")
+RESPONSE_KEYS = ("status", "status_code", "statusCode")
+# "code" is not here: it is an SMTP, AMQP, libcurl, MongoDB, WebSocket or exit code as often as a status.
+ERROR_STATUSES = ("status_code", "status", "http_status", "response_code", "errcode")
+DELAY_ATTRIBUTES = ("retry_after", "retry_after_s", "backoff")
+# True is a strong word. False is weak: several libraries say it of a refused connection.
+CLAIM_ATTRIBUTES = ("retryable", "retriable", "should_retry")
+INNER_ATTRIBUTES = (
+    "orig",
+    "inner_exception",
+    "reason",
+    "os_error",
+    "original_error",
+    "original_exception",
+    "cause",
+    "exception",
+    "source",
+)

@@ -1,0 +1,224 @@
+"""Plain data (TOML, YAML, JSON, the environment) to the fields of a policy. Pure.
+
+Own field names and the common ones of other systems are understood; two names for one field at once,
+and names nobody knows, are errors, since a misspelt limit that is silently ignored is no limit.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from . import backoff as _backoff
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
+_UNITS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+_JITTERS = {
+    "full": _backoff.full_jitter,
+    "equal": _backoff.equal_jitter,
+    "decorrelated": _backoff.decorrelated_jitter,
+    "none": _backoff.exponential,
+}
+_BACKOFFS = {
+    name: getattr(_backoff, name)
+    for name in (
+        "fixed", "linear", "exponential", "full_jitter", "equal_jitter", "decorrelated_jitter",
+        "proportional_jitter", "additive_jitter",
+    )
+}  # fmt: skip
+
+
+def read_mapping(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a policy out of a mapping; ``TypeError`` for an unknown name, with the nearest one.
+
+    >>> read_mapping({"max_attempts": 5, "base_delay_ms": 100, "deadline": "20s"})
+    {'attempts': 5, 'base': 0.1, 'deadline': 20.0}
+    """
+    fields: dict[str, Any] = {}
+    said: dict[str, str] = {}
+    for key, value in data.items():
+        if key not in READERS:
+            raise TypeError(unknown(key, READERS))
+        field, read = READERS[key]
+        if field in said:
+            raise ValueError(f"{key} and {said[field]} both set {field}: keep one of them")
+        said[field] = key
+        fields[field] = read(key, value)
+    return fields
+
+
+def read_environment(prefix: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Fields of a policy out of ``PREFIX_ATTEMPTS``, ``PREFIX_BASE`` and so on; empty ones are unset."""
+    if not prefix:
+        raise ValueError("prefix must not be empty: it tells this policy's variables from all others")
+    prefix = prefix if prefix.endswith("_") else prefix + "_"
+    found = {
+        key.removeprefix(prefix).lower(): value.strip()
+        for key, value in environ.items()
+        if key.startswith(prefix) and value.strip()
+    }
+    return read_mapping(found)
+
+
+def unknown(name: object, known: Iterable[str]) -> str:
+    """The message about a name that is not known, with the nearest that is."""
+    import difflib
+
+    near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+    return f"unknown policy field {name!r}: {hint}"
+
+
+def duration(name: str, value: Any) -> Any:
+    """Seconds out of ``"100ms"``, ``"20s"``, ``"1.5m"`` or a bare number; what is no text is left as it is.
+
+    >>> duration("base", "250ms")
+    0.25
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.strip().lower()
+    figure = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
+    unit = text[len(figure) :].strip() or "s"
+    if unit not in _UNITS or not _is_decimal(figure):
+        raise ValueError(f"{name} must be a duration such as '100ms', '20s' or '1.5m', got {value!r}")
+    # Divided, where that is exact and a product is not: 100ms is 0.1, 3 x 0.001 is not 0.003.
+    return float(figure) / 1000 if unit == "ms" else float(figure) * _UNITS[unit]
+
+
+def _is_decimal(text: str) -> bool:
+    return text.isascii() and text.replace(".", "", 1).isdigit()
+
+
+def _optional_duration(name: str, value: Any) -> Any:
+    return None if _says_none(value) else duration(name, value)
+
+
+def _cap(name: str, value: Any) -> Any:
+    return (
+        float("inf") if isinstance(value, str) and value.strip().lower() == "inf" else duration(name, value)
+    )
+
+
+def _milliseconds(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        if not _is_decimal(value.strip()):
+            raise ValueError(f"{name} must be a number of milliseconds, got {value!r}")
+        return float(value) / 1000
+    return _backoff.number(name, value) / 1000
+
+
+def _count(name: str, value: Any) -> Any:
+    if _says_none(value):
+        return None
+    if isinstance(value, str):
+        if not (value.strip().isascii() and value.strip().isdigit()):
+            raise ValueError(f"{name} must be a whole number, got {value!r}")
+        return int(value)
+    return value
+
+
+def _switch(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        word = value.strip().lower()
+        if word in ("true", "yes", "on", "1"):
+            return True
+        if word in ("false", "no", "off", "0"):
+            return False
+        raise ValueError(f"{name} must be true or false, got {value!r}")
+    return value
+
+
+def _idempotent(name: str, value: Any) -> Any:
+    return "by_method" if value == "by_method" else _switch(name, value)
+
+
+def _named_backoff(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if value not in _BACKOFFS:
+        raise ValueError(f"{name} must be one of {', '.join(_BACKOFFS)}, got {value!r}")
+    return _BACKOFFS[value]
+
+
+def _jitter(name: str, value: Any) -> Any:
+    word = {True: "full", False: "none"}.get(value, value) if isinstance(value, bool) else value
+    if word not in _JITTERS:
+        raise ValueError(f"{name} must be one of {', '.join(_JITTERS)}, got {value!r}")
+    return _JITTERS[word]
+
+
+def _jitter_factor(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        if not _is_decimal(value.strip()):
+            raise ValueError(f"{name} must be a number from 0 to 1, got {value!r}")
+        value = float(value)
+    if _backoff.number(name, value) > 1:
+        raise ValueError(f"{name} must be at most 1, got {value!r}")
+    return functools.partial(_backoff.proportional_jitter, spread=float(value))
+
+
+def _rules(name: str, value: Any) -> Any:
+    """Rules as plain data: causes or statuses as text, the fields of each rule as a mapping."""
+    if not hasattr(value, "items"):
+        raise TypeError(f"{name} must be a mapping of causes or statuses to rules, got {value!r}")
+    return {
+        int(key) if isinstance(key, str) and key.isascii() and key.isdigit() else key: _rule(name, rule)
+        for key, rule in value.items()
+    }
+
+
+def _rule(name: str, value: Any) -> Any:
+    if not hasattr(value, "items"):
+        return value
+    fields: dict[str, Any] = {}
+    for key, given in value.items():
+        if key not in READERS or READERS[key][0] not in ("attempts", "base", "cap", "backoff"):
+            raise TypeError(f"in {name}: " + unknown(key, ("attempts", "base", "cap", "backoff")))
+        field, read = READERS[key]
+        fields[field] = read(key, given)
+    return fields
+
+
+def _as_it_is(name: str, value: Any) -> Any:
+    return value
+
+
+def _says_none(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value.strip().lower() == "none")
+
+
+# The name somebody wrote -> the policy's field, and how its value is read. One line each.
+READERS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
+    "attempts": ("attempts", _count),
+    "max_attempts": ("attempts", _count),
+    "base": ("base", duration),
+    "base_delay": ("base", duration),
+    "base_delay_ms": ("base", _milliseconds),
+    "cap": ("cap", _cap),
+    "max_delay": ("cap", _cap),
+    "max_delay_ms": ("cap", _milliseconds),
+    "backoff": ("backoff", _named_backoff),
+    "jitter": ("backoff", _jitter),
+    "jitter_factor": ("backoff", _jitter_factor),
+    "deadline": ("deadline", _optional_duration),
+    "timeout": ("timeout", _optional_duration),
+    "patience": ("patience", duration),
+    "idempotent": ("idempotent", _idempotent),
+    "nested": ("nested", _as_it_is),
+    "enabled": ("enabled", _switch),
+    "name": ("name", _as_it_is),
+    "rules": ("rules", _rules),
+    # These hold code, not data; a mapping made in Python may still carry them.
+    "on": ("on", _as_it_is),
+    "until": ("until", _as_it_is),
+    "listeners": ("listeners", _as_it_is),
+    "rng": ("rng", _as_it_is),
+    "clock": ("clock", _as_it_is),
+    "sleep": ("sleep", _as_it_is),
+    "idempotency_key": ("idempotency_key", _switch),
+}

@@ -1,0 +1,266 @@
+"""After a failure: wait how long, or stop and why. No clock, no sleep, no I/O.
+
+`decide` asks in this order, free questions first:
+
+    enabled, verdict, idempotency, attempts, hint against patience, delay against deadline, nesting
+
+What it knows of the call is a `Progress`, in numbers; what it is asked about is an exception, or a
+`Refused` result.
+"""
+
+from __future__ import annotations
+
+from ._record import Record, assign
+from .backoff import INF, LONGEST, full_jitter, next_delay, shown_name
+from .classify import Classifier, Verdict, repeatable, request_method, retry_after, verdict
+from .context import disabled_here
+from .errors import brief
+from .events import Reason
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .policy import Policy, Rule
+
+
+class Refused(Record):
+    """A result that ``until`` did not accept, or a block that asked to be run again."""
+
+    __slots__ = ("after", "reason", "result")
+    result: Any
+    reason: str
+    after: float | None
+
+    def __init__(
+        self, result: Any, reason: str = "the result was refused", after: float | None = None
+    ) -> None:
+        assign(self, "result", result)
+        assign(self, "reason", reason)
+        assign(self, "after", after)
+
+
+class Progress:
+    """What a call has been through, in numbers. Text and limits only: never an exception."""
+
+    __slots__ = ("attempt", "ends", "outer_retrying", "previous", "rule_failures")
+
+    def __init__(
+        self,
+        attempt: int = 1,
+        *,
+        previous: float | None = None,
+        ends: float | None = None,
+        outer_retrying: bool = False,
+    ) -> None:
+        self.attempt = attempt
+        """The number, from 1, of the attempt that has just failed."""
+        self.previous = previous
+        """The backoff's own last delay, at least ``base``; ``None`` before the first wait."""
+        self.ends = ends
+        """When the deadline is, by the policy's clock."""
+        self.outer_retrying = outer_retrying
+        """Whether a call further out is already retrying."""
+        self.rule_failures: dict[Any, int] | None = None
+        """How many earlier failures each rule has answered for."""
+
+
+class Wait:
+    """There will be another attempt after ``delay`` seconds."""
+
+    __slots__ = ("delay", "previous", "rule", "rule_key", "verdict")
+
+    def __init__(
+        self, delay: float, previous: float, verdict: Verdict, rule: Rule | None, rule_key: Any
+    ) -> None:
+        self.delay = delay
+        self.previous = previous
+        """For the next decision: the backoff's own answer, whatever a server asked for, at least ``base``."""
+        self.verdict = verdict
+        self.rule = rule
+        self.rule_key = rule_key
+
+
+class Stop:
+    """There will be no other attempt: ``reason`` for machines, ``why`` for people."""
+
+    __slots__ = ("reason", "verdict", "why")
+
+    def __init__(self, reason: Reason, why: str, verdict: Verdict | None) -> None:
+        self.reason = reason
+        self.why = why
+        self.verdict = verdict
+
+
+def decide(policy: Policy, progress: Progress, failure: Exception | Refused, now: float) -> Wait | Stop:
+    """The one decision of this library, for both drivers and for every way in. Never raises."""
+    try:
+        return _decide(policy, progress, failure, now)
+    except Exception as error:  # noqa: BLE001 - a predicate is the user's code; the call's error comes out
+        return Stop(Reason.callback, f"deciding failed with {brief(error)}", None)
+
+
+def _decide(policy: Policy, progress: Progress, failure: Exception | Refused, now: float) -> Wait | Stop:
+    if not _enabled(policy):
+        return Stop(Reason.disabled, "retries are switched off", None)
+    found, exact, key, rule = _judge(policy, failure)
+    if not found.retryable:
+        return Stop(Reason.not_retryable, f"not retryable ({found.reason or found.cause})", found)
+    if not (found.unprocessed or _may_repeat(policy, failure)):
+        return Stop(Reason.not_idempotent, _not_idempotent(policy, failure), found)
+    if used_up := _used_up(policy, progress, rule, key):
+        return Stop(Reason.attempts, used_up, found)
+    hint = found.retry_after if exact is None else None
+    if hint is not None and hint > policy.patience:
+        asked = f"the server asked for a wait of {hint:.1f} s, above the patience of {policy.patience:g} s"
+        return Stop(Reason.patience, asked, found)
+    delay, previous = _delay(policy, rule, progress, hint, exact, now)
+    if progress.ends is not None and now + delay >= progress.ends:
+        return Stop(Reason.deadline, _too_late(policy, progress, delay, hint, now), found)
+    if progress.outer_retrying and policy.nested == "defer":
+        return Stop(Reason.nested, "left to the call further out, which is already retrying", found)
+    return Wait(delay, previous, found, rule, key)
+
+
+def _enabled(policy: Policy) -> bool:
+    if disabled_here():
+        return False
+    enabled = policy.enabled
+    return enabled is True or (enabled is not False and bool(enabled()))
+
+
+def _judge(policy: Policy, failure: Exception | Refused) -> tuple[Verdict, float | None, Any, Rule | None]:
+    """The verdict under this policy, a delay that ``on`` itself has set, and the rule that applies."""
+    found, exact = _verdict(policy, failure)
+    if not policy.rules:
+        return found, exact, None, None
+    key, rule = _rule_for(policy, failure, found)
+    if rule is not None:
+        found = _with_retryable(found, True, _evidence(failure))
+    return found, exact, key, rule
+
+
+def _verdict(policy: Policy, failure: Exception | Refused) -> tuple[Verdict, float | None]:
+    if isinstance(failure, Refused):
+        facts = verdict(failure.result)
+        if not facts.reason:
+            facts = Verdict(False, reason=failure.reason)
+        return _with_retryable(facts, True, failure.result), failure.after
+    on = policy.on
+    if on is None:
+        return verdict(failure), None
+    if isinstance(on, Classifier):
+        return on.verdict(failure), None
+    if isinstance(on, tuple):
+        return _with_retryable(verdict(failure), isinstance(failure, on), failure), None
+    return _by_answer(on(failure), failure)
+
+
+def _by_answer(answer: Any, failure: Exception) -> tuple[Verdict, float | None]:
+    """What a predicate's answer means: a bool, a delay, a verdict, or anything by its truth."""
+    if isinstance(answer, Verdict):
+        return answer, None
+    facts = verdict(failure)
+    if not isinstance(answer, bool):
+        if hasattr(answer, "total_seconds"):
+            answer = answer.total_seconds()
+        if isinstance(answer, (int, float)):
+            # A delay of 0, or one that cannot be waited for, leaves the wait to the backoff.
+            return _with_retryable(facts, True, failure), float(answer) if 0 < answer < LONGEST else 0.0
+    return _with_retryable(facts, bool(answer), failure), None
+
+
+def _with_retryable(facts: Verdict, retryable: bool, failure: object) -> Verdict:
+    """The same facts, but for whether it is retryable: that was said by somebody who knows better."""
+    if facts.retryable is retryable:
+        return facts
+    # A verdict tells no hint where nothing is to be retried.
+    hint = retry_after(failure) if retryable else None
+    return Verdict(retryable, facts.cause, facts.status, hint, facts.reason, facts.unprocessed)
+
+
+def _rule_for(policy: Policy, failure: Exception | Refused, found: Verdict) -> tuple[Any, Rule | None]:
+    """The rule that answers for this failure: by its type, nearest first, its status, its cause."""
+    rules: Any = policy.rules
+    for kind in type(failure).__mro__:
+        if kind in rules:
+            return kind, rules[kind]
+    for key in rules:  # abstract base classes, which are in no method resolution order
+        if isinstance(key, type) and isinstance(failure, key):
+            return key, rules[key]
+    for key in (found.status, found.cause):
+        if key in rules:
+            return key, rules[key]
+    return None, None
+
+
+def _used_up(policy: Policy, progress: Progress, rule: Rule | None, key: Any) -> str | None:
+    """Whether the policy's attempts, or those of the rule, are used up by this failure."""
+    if policy.attempts is not None and progress.attempt >= policy.attempts:
+        return "no attempts left"
+    if rule is None or rule.attempts is None:
+        return None
+    failures = 1 + (progress.rule_failures or {}).get(key, 0)
+    if failures < rule.attempts:
+        return None
+    return f"no attempts left for {_shown_key(key)}: its rule allows {rule.attempts}"
+
+
+def _may_repeat(policy: Policy, failure: Exception | Refused) -> bool:
+    if policy.idempotent == "by_method":
+        return repeatable(_evidence(failure)) is not False
+    return policy.idempotent
+
+
+def _evidence(failure: Exception | Refused) -> object:
+    return failure.result if isinstance(failure, Refused) else failure
+
+
+def _not_idempotent(policy: Policy, failure: Exception | Refused) -> str:
+    if policy.idempotent is False:
+        return "the call may have had an effect, and the policy says idempotent=False"
+    method = request_method(_evidence(failure)) or "request"
+    return (
+        f"repeating this {method} might act twice; if it may be repeated, "
+        "say idempotent=True or send an Idempotency-Key"
+    )
+
+
+def _delay(
+    policy: Policy, rule: Rule | None, progress: Progress, hint: float | None, exact: float | None, now: float
+) -> tuple[float, float]:
+    """The wait, with what the server or ``on`` has said; and the backoff's own, for the one after it."""
+    base, cap, backoff = policy.base, policy.cap, policy.backoff
+    if rule is not None:
+        base = base if rule.base is None else rule.base
+        cap = cap if rule.cap is None else rule.cap
+        backoff = rule.backoff or backoff
+    own = next_delay(backoff, progress.attempt - 1, base, cap, progress.previous, policy.rng)
+    previous = max(own, base)
+    if exact:
+        return exact, previous
+    if hint is not None and hint > 0.0:  # 0 or a date in the past is no minimum: the backoff applies
+        return _after_hint(policy, progress, hint, base, now), previous
+    return own, previous
+
+
+def _after_hint(policy: Policy, progress: Progress, hint: float, base: float, now: float) -> float:
+    """Never before the server said, and not the whole fleet at that instant: up to a ``base`` later."""
+    left = INF if progress.ends is None else progress.ends - now
+    delay = hint + full_jitter(0, min(base, max(0.0, left - hint)), INF, rng=policy.rng)
+    # Jitter must not push a hint that fits past the deadline, also not by the last bit of a float.
+    return hint if delay >= left else delay
+
+
+def _too_late(policy: Policy, progress: Progress, delay: float, hint: float | None, now: float) -> str:
+    ends = progress.ends or 0.0
+    limit = "the deadline" if policy.deadline is None else f"the deadline of {policy.deadline:g} s"
+    if now >= ends:
+        return f"{limit} has passed"
+    if hint:
+        return f"the server asked for a wait of {hint:.1f} s, which would pass {limit}"
+    return f"the next wait ({delay:.1f} s) would pass {limit}"
+
+
+def _shown_key(key: Any) -> str:
+    return shown_name(key) if isinstance(key, type) else str(key)

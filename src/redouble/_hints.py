@@ -1,0 +1,394 @@
+"""What a server says about when to come back: response headers in, seconds out.
+
+The rules of this file:
+
+- Garbage is no hint. Nothing here raises, whatever a server or a test double puts into headers, and
+  every length is bounded before anything is read.
+- Zero is a hint; a moment in the past is zero. Nothing is capped here: a long wait is a statement, and
+  the policy decides what to make of it.
+- Numbers are ASCII digits with at most one decimal point, at either end too (``.5``, ``5.``). Of several
+  numbers joined by commas, as clients join repeated lines, the longest wait counts.
+- Moments are measured from the answer's own ``Date`` when it has one, so that a client whose clock is
+  wrong waits as long as one whose clock is right; else from ``now``.
+- Headers named *reset* ride on every answer, so they count only on 403, 429 and 503 (or where no status
+  is known), and only if the matching *remaining* header is zero, unreadable or absent.
+
+Order of precedence; the first row that gives a delay wins, and within a row the longest delay
+(``_ROWS`` is this list):
+
+1. ``retry-after-ms``, 2. ``x-ms-retry-after-ms``, 3. ``x-amz-retry-after``: milliseconds.
+4. ``Retry-After``: seconds, or any of the three forms of HTTP-date.
+5. ``X-RateLimit-Reset-After``: seconds.
+6. ``RateLimit``: the ``t`` of the policies whose ``r`` is zero (draft 7: ``reset`` and ``remaining``).
+7. ``RateLimit-Reset``, 8. ``X-RateLimit-Reset``, 9. ``X-Rate-Limit-Reset``: seconds, an epoch in seconds
+   or milliseconds (told by size), an HTTP-date or an RFC 3339 time.
+10. ``x-ratelimit-reset-requests`` and ``-tokens``: durations such as ``6m0s``; a bare number is seconds.
+11. ``anthropic-ratelimit-*-reset`` for requests, tokens, input-tokens and output-tokens: as 7.
+"""
+
+from __future__ import annotations
+
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    # Takes a stripped text and the moment to measure from; raises one of _GARBAGE if it cannot read it.
+    Parser = Callable[[str, float], float]
+
+_GARBAGE = (ValueError, LookupError, OverflowError, OSError)
+_LONGEST_TEXT = 256  # characters of a header value; the longest honest one is a RateLimit of many policies
+_LONGEST_NUMBER = 32  # characters; keeps float() finite and fast
+_MOST_HEADERS = 200
+_MANY: tuple[type[Any], ...] = (list, tuple)
+
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_DAYS_BEFORE_1970 = 719_162  # from 1 January of the year 1
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_ANTHROPIC = ("requests", "tokens", "input-tokens", "output-tokens")
+_TRUTH = {"true": True, "false": False}
+
+
+# Numbers and durations
+
+
+def _number(text: str) -> float:
+    text = text.strip(" \t")
+    whole, _, fraction = text.partition(".")
+    digits = whole + fraction
+    if len(text) <= _LONGEST_NUMBER and digits.isdigit():  # float alone takes 1e3, 1_0, inf and nan
+        return float(text)
+    raise ValueError(text)
+
+
+def _seconds(text: str, now: float) -> float:
+    return max([_number(part) for part in text.split(",")])
+
+
+def _milliseconds(text: str, now: float) -> float:
+    return _seconds(text, now) / 1000
+
+
+def _duration(text: str, now: float) -> float:
+    if not text[-1:].isalpha():
+        return _seconds(text, now)
+    total = 0.0
+    while text:
+        tail = text.lstrip("0123456789.")
+        unit = tail[:2] if tail[:2] in _UNITS else tail[:1]
+        total += _number(text[: len(text) - len(tail)]) * _UNITS[unit]
+        text = tail[len(unit) :]
+    return total
+
+
+# Moments
+
+
+def _whole(text: str, *lengths: int) -> int:
+    if len(text) in lengths and text.isdigit():
+        return int(text)
+    raise ValueError(text)
+
+
+def _epoch(year: int, month: str, day: str, clock: str) -> float:
+    """Seconds since 1970 UTC; written out, as what the library offers asks the local zone or rolls over."""
+    index = _MONTHS.index(month)
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    date = _whole(day, 1, 2)
+    hour, minute, second = [_whole(part, 2) for part in clock.split(":")]
+    longest = _MONTH_DAYS[index] + (leap and index == 1)
+    # Second 60 is a leap second, which the grammar allows in any minute.
+    if not (year and 1 <= date <= longest and hour <= 23 and minute <= 59 and second <= 60):
+        raise ValueError(clock)
+    past = year - 1
+    days = past * 365 + past // 4 - past // 100 + past // 400 - _DAYS_BEFORE_1970
+    days += sum(_MONTH_DAYS[:index]) + (leap and index > 1) + date - 1
+    return float(days * 86400 + hour * 3600 + minute * 60 + second)
+
+
+def _full_year(digits: str, now: float) -> int:
+    """The latest year with these two digits that is at most 50 years ahead (RFC 9110 5.6.7)."""
+    latest = time.gmtime(now).tm_year + 50
+    return latest - (latest - _whole(digits, 2)) % 100
+
+
+def _http_date(text: str, now: float) -> float:
+    """Seconds since 1970 of any of the three forms; any case, one-digit days, and UTC for GMT."""
+    weekdays = [f"{day[:3]}," for day in _WEEKDAYS]
+    match [word for word in text.lower().split(" ") if word]:
+        case [weekday, day, month, year, clock, "gmt" | "utc"] if weekday in weekdays:
+            return _epoch(_whole(year, 4), month, day, clock)
+        case [weekday, date, clock, "gmt" | "utc"] if weekday[:-1] in _WEEKDAYS and weekday[-1] == ",":
+            day, month, year = date.split("-")
+            return _epoch(_full_year(year, now), month, day, clock)
+        case [weekday, month, day, clock, year] if weekday + "," in weekdays:
+            return _epoch(_whole(year, 4), month, day, clock)
+        case _:
+            raise ValueError(text)
+
+
+def _timestamp(text: str) -> float:
+    from datetime import datetime  # only for senders of RFC 3339: too dear to import for everybody
+
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:  # would be read in the local zone
+        raise ValueError(text)
+    return moment.timestamp()
+
+
+def _after(text: str, now: float) -> float:
+    return _http_date(text, now) - now if text[:1].isalpha() else _seconds(text, now)
+
+
+def _reset(text: str, now: float) -> float:
+    if text[:1].isalpha():
+        return _http_date(text, now) - now
+    if ":" in text:
+        return _timestamp(text) - now
+    number = _seconds(text, now)
+    # No standard says which; nobody asks for a wait of 30 years, and no clock stands before 2001.
+    if number >= 1e11:
+        return number / 1000 - now
+    return number - now if number >= 1e9 else number
+
+
+# The RateLimit header: a list of policies, each with r (remaining) and t (seconds to reset)
+
+
+def _policies(text: str) -> list[tuple[float | None, float | None]]:
+    pieces = text.replace('\\"', "").split('"')
+    if len(pieces) % 2 == 0:
+        raise ValueError(text)  # a quote that never ends
+    bare = "".join(pieces[::2])  # quoted names may hold any separator
+    if ";" not in bare:  # draft 7 had one policy, written limit=10, remaining=0, reset=5
+        bare = bare.replace(",", ";")
+    return [_policy(member) for member in bare.split(",")]
+
+
+def _policy(member: str) -> tuple[float | None, float | None]:
+    left = reset = None
+    for field in member.split(";"):
+        key, _, value = field.partition("=")
+        match key.strip(" \t").lower():
+            case "r" | "remaining":
+                left = _number(value)
+            case "t" | "reset":
+                reset = _number(value)
+            case _:
+                pass  # the policy's name, or a parameter of a later draft
+    return left, reset
+
+
+def _ratelimit(text: str, now: float) -> float:
+    return max([reset for left, reset in _policies(text) if not left and reset is not None])
+
+
+def _left(text: str, now: float) -> float:
+    if "=" not in text:
+        return _seconds(text, now)
+    return min([left for left, _ in _policies(text) if left is not None])
+
+
+# How to read, whether it is a reset header, and the headers that are read so.
+_ROWS: tuple[tuple[Parser, bool, tuple[str, ...]], ...] = (
+    (_milliseconds, False, ("retry-after-ms",)),
+    (_milliseconds, False, ("x-ms-retry-after-ms",)),
+    (_milliseconds, False, ("x-amz-retry-after",)),
+    (_after, False, ("retry-after",)),
+    (_seconds, True, ("x-ratelimit-reset-after",)),
+    (_ratelimit, True, ("ratelimit",)),
+    (_reset, True, ("ratelimit-reset",)),
+    (_reset, True, ("x-ratelimit-reset",)),
+    (_reset, True, ("x-rate-limit-reset",)),
+    (_duration, True, ("x-ratelimit-reset-requests", "x-ratelimit-reset-tokens")),
+    (_reset, True, tuple([f"anthropic-ratelimit-{kind}-reset" for kind in _ANTHROPIC])),
+)
+_RESET_STATUSES = (None, 403, 429, 503)
+_SHOULD_RETRY = ("x-should-retry", "stripe-should-retry")
+
+
+def _remaining(name: str) -> str:
+    """The header that says what is left: all senders spell it alike, and ``RateLimit`` says it itself."""
+    return name.removesuffix("-after").replace("reset", "remaining")
+
+
+# Probing: nothing found is trusted, and nothing but get and items is ever called
+
+
+def _text(value: Any) -> str | None:
+    """A header's value or name as plain text; None for what no HTTP client would put there."""
+    if type(value) is str:
+        return value
+    try:
+        if isinstance(value, _MANY):
+            value = value[0]
+        # Through the base types: a subclass may print itself in any way (numpy: np.float64(1.5)).
+        if isinstance(value, str):
+            return str.__str__(value)
+        if isinstance(value, bytes):
+            return bytes.decode(value, "latin-1")
+        if isinstance(value, float):
+            text = float.__repr__(value)
+            return float.__format__(value, "f") if "e" in text else text
+        if isinstance(value, int) and not isinstance(value, bool):
+            return int.__repr__(value)
+    except Exception:  # noqa: BLE001 - __class__, [0] and the rest may be anybody's code
+        return None
+    return None
+
+
+def _call(headers: object, method: str, *args: str) -> Any:
+    try:
+        # Asked of the class: a mock has every attribute, its class has not, so no mock is ever called.
+        return getattr(headers, method)(*args) if hasattr(type(headers), method) else None
+    except Exception:  # noqa: BLE001 - as above
+        return None
+
+
+def _items(headers: Any) -> list[Any]:
+    """The first 200 headers as they are kept; nothing if reading them raises."""
+    try:
+        items = _call(headers, "items")
+        source: Iterator[Any] = iter(headers if items is None else items)
+        # Reading an iterator would use up what belongs to the caller.
+        return (
+            [] if source is headers else [item for _, item in zip(range(_MOST_HEADERS), source, strict=False)]
+        )
+    except Exception:  # noqa: BLE001 - as above
+        return []
+
+
+def _pair(item: Any) -> tuple[str, str] | None:
+    """Name, in lower case, and value of one header."""
+    try:
+        name, value = [_text(part) for part in item] if isinstance(item, _MANY) else (None, None)
+    except Exception:  # noqa: BLE001 - as above
+        return None
+    return None if name is None or value is None else (name.lower(), value)
+
+
+def _reader(headers: object) -> Callable[[str], str | None]:
+    """Looks headers up by lower-case name, after one pass where ``header`` would make one per name."""
+    items = _items(headers)
+    pairs = [pair for pair in map(_pair, items) if pair]
+    if not pairs or len(items) == _MOST_HEADERS:  # cannot be passed over, or not to the end: ask by name
+        return lambda name: header(headers, name)
+    folded: dict[str, str] = {}
+    for name, value in pairs:
+        before = folded.setdefault(name, value)
+        if before != value:
+            folded[name] = f"{before}, {value}"
+    return folded.get
+
+
+def _parse(parser: Parser, text: str | None, now: float) -> float | None:
+    # ASCII is asked for here, once: isdigit takes superscripts and the digits of every script.
+    if text is None or len(text) > _LONGEST_TEXT or not text.isascii():
+        return None
+    try:
+        return max(0.0, parser(text.strip(" \t"), now))
+    except _GARBAGE:
+        return None
+
+
+# What the rest of redouble calls
+
+
+def parse_retry_after(value: object, /, *, now: float | None = None) -> float | None:
+    """Seconds that one ``Retry-After`` value asks for; None if it asks for nothing readable.
+
+    Takes text, bytes, a number, or a list of those (the first counts). A date is measured from ``now``,
+    in seconds since 1970 (default: the wall clock); in the past it is 0.0.
+
+    >>> parse_retry_after("120"), parse_retry_after("1.5"), parse_retry_after("soon")
+    (120.0, 1.5, None)
+    >>> parse_retry_after("Fri, 31 Dec 1999 23:59:59 GMT", now=946684769)
+    30.0
+    """
+    return _parse(_after, _text(value), time.time() if now is None else now)
+
+
+def header(headers: object, name: str, /) -> str | None:
+    """The value of one header, from anything that looks like headers; None if it is not there.
+
+    Takes mappings with ``get`` or ``items`` and iterables of pairs (not iterators, which would be used up),
+    with names in any case. Of a list of values the first counts. Never raises, never calls a mock.
+
+    >>> header({"RETRY-AFTER": b"7"}, "Retry-After"), header([("retry-after", 7)], "Retry-After")
+    ('7', '7')
+    """
+    if headers is None:
+        return None
+    lower = name.lower()
+    for spelling in (lower, name.title(), name):
+        value = _text(_call(headers, "get", spelling))
+        if value is not None:
+            return value
+    for pair in map(_pair, _items(headers)):
+        if pair and pair[0] == lower:
+            return pair[1]
+    return None
+
+
+def headers_hint(headers: object, /, *, status: int | None = None, now: float | None = None) -> float | None:
+    """Seconds that a response's headers ask to wait, by the order of precedence of this file; or None.
+
+    Reset headers count on ``status`` 403, 429 and 503 while nothing remains. Without a status they count
+    unless something remains.
+
+    >>> headers_hint({"Retry-After": "7", "retry-after-ms": "250"})
+    0.25
+    >>> exhausted = {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "45"}
+    >>> headers_hint(exhausted, status=429), headers_hint(exhausted, status=500)
+    (45.0, None)
+    """
+    ask = _reader(headers)
+    clock = time.time() if now is None else now
+    date = _parse(_http_date, ask("date"), clock)
+    origin = clock if date is None else date
+    for parser, reset, names in _ROWS:
+        if reset and status not in _RESET_STATUSES:
+            continue
+        delays = [
+            _parse(parser, ask(name), origin)
+            for name in names
+            if not (reset and _parse(_left, ask(_remaining(name)), origin))
+        ]
+        known = [delay for delay in delays if delay is not None]
+        if known:
+            return max(known)
+    return None
+
+
+def limited(headers: object, /) -> bool:
+    """Whether headers show a rate limit: a delay of the ``Retry-After`` kind, or nothing remaining.
+
+    >>> limited({"X-RateLimit-Remaining": "0"}), limited({"X-RateLimit-Remaining": "7"})
+    (True, False)
+    """
+    ask = _reader(headers)
+    for parser, reset, names in _ROWS:
+        for name in names:
+            if reset and _parse(_left, ask(_remaining(name)), 0.0) == 0:
+                return True
+            if not reset and _parse(parser, ask(name), 0.0) is not None:
+                return True
+    return False
+
+
+def should_retry(headers: object, /) -> bool | None:
+    """The server's own verdict in ``x-should-retry`` or ``Stripe-Should-Retry``; None if it gives none.
+
+    >>> should_retry({"x-should-retry": "false"}), should_retry({"Stripe-Should-Retry": "true"})
+    (False, True)
+    """
+    ask = _reader(headers)
+    for name in _SHOULD_RETRY:
+        verdict = _TRUTH.get((ask(name) or "").strip(" \t").lower())
+        if verdict is not None:
+            return verdict
+    return None

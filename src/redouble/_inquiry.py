@@ -1,0 +1,135 @@
+"""One failure as a whole: groups, and the errors inside errors.
+
+A group is retryable if all of its errors are. A wrapper is judged by what it wraps: what is permanent inside
+is permanent, and a layer that shows that nothing was sent makes the whole unprocessed.
+"""
+
+from __future__ import annotations
+
+from ._catalogue import Cause
+from ._hints import headers_hint
+from ._questions import NOTHING, QUESTIONS, Case, Verdict, http_reason, http_verdict, table_row, wraps
+from ._shapes import class_name, inner, leaves, lineage, real, request, result_exchange
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NO_RESPONSE = Verdict(False)  # without a reason: of an ordinary result there is nothing to say
+_DEEPEST = 8  # layers of wrapping
+_WIDEST = 64  # errors looked at inside one
+_MOST_REQUESTS = 10_000  # errors asked for their request
+
+
+class Inquiry:
+    """The work on one failure: what was looked at is remembered, so that every cycle ends."""
+
+    __slots__ = ("corrected", "left", "now", "seen", "statuses")
+
+    def __init__(
+        self,
+        statuses: frozenset[int],
+        corrected: Callable[[BaseException, Verdict], Verdict],
+        now: float | None,
+    ) -> None:
+        self.statuses = statuses
+        self.corrected = corrected
+        self.now = now
+        # With the exception itself, since the id of one that is gone may be given to another.
+        self.seen: dict[int, tuple[BaseException, Verdict]] = {}
+        self.left = _WIDEST
+
+    def failure(self, failure: object) -> Verdict:
+        return self.error(failure, 0) if real(failure, BaseException) else self.result(failure)
+
+    def result(self, result: object) -> Verdict:
+        status, headers = result_exchange(result)
+        if status is None:
+            return _NO_RESPONSE
+        hint = headers_hint(headers, status=status, now=self.now)
+        if status < 400 and status not in self.statuses:
+            return Verdict(False, Cause.unknown, status, hint, http_reason(status, headers, hint, None))
+        return http_verdict(status, headers, hint, None, self.statuses)
+
+    def error(self, exc: BaseException, depth: int) -> Verdict:
+        if not real(exc, Exception):
+            return Verdict(False, Cause.permanent, reason=f"{class_name(exc)} is not a failure")
+        known = self.seen.get(id(exc))
+        if known is not None:
+            return known[1]
+        self.seen[id(exc)] = exc, NOTHING
+        found = self.group(exc, depth) if real(exc, ExceptionGroup) else self.single(exc, depth)
+        found = self.corrected(exc, found)
+        self.seen[id(exc)] = exc, found
+        return found
+
+    def group(self, exc: BaseException, depth: int) -> Verdict:
+        verdicts: list[Verdict] = []
+        for leaf in leaves(exc):
+            self.left = _WIDEST
+            verdicts.append(self.error(leaf, depth + 1))
+        hints = [found.retry_after for found in verdicts if found.retry_after is not None]
+        decisive = next((found for found in verdicts if not found.retryable), verdicts[0])
+        status = decisive.status if len({found.status for found in verdicts}) == 1 else None
+        unprocessed = all(found.unprocessed for found in verdicts)
+        reason = f"{decisive.reason} in a group of {len(verdicts)}"
+        hint = max(hints, default=None)
+        return Verdict(decisive.retryable, decisive.cause, status, hint, reason, unprocessed)
+
+    def single(self, exc: BaseException, depth: int) -> Verdict:
+        case = Case(exc, self.statuses, self.now)
+        for question in QUESTIONS:
+            found = question(case)
+            if found is not None:
+                return found
+        return self.inside(case, depth) or self.outside(case)
+
+    def inside(self, case: Case, depth: int) -> Verdict | None:
+        if depth >= _DEEPEST:
+            return None
+        for wrapped in inner(case.exc, case.deep):
+            self.left -= 1
+            if self.left < 0:
+                return None
+            found = self.error(wrapped, depth + 1)
+            if found.retryable or found.cause is not Cause.unknown:
+                return _combined(case, found)
+        return None
+
+    def outside(self, case: Case) -> Verdict:
+        if case.row is not None:
+            return case.verdict(case.row, class_name(case.exc))
+        reason = f"{class_name(case.exc)}: {NOTHING.reason}"
+        return Verdict(False, Cause.unknown, case.status, case.hint, reason)
+
+
+def _combined(case: Case, found: Verdict) -> Verdict:
+    row = case.row
+    never_sent = row is not None and row.unprocessed and found.retryable and not found.unprocessed
+    return Verdict(
+        found.retryable,
+        row.cause if row is not None and never_sent else found.cause,
+        case.status if found.status is None else found.status,
+        case.hint if found.retry_after is None else found.retry_after,
+        f"{found.reason} inside {class_name(case.exc)}",
+        found.unprocessed or never_sent,
+    )
+
+
+def requests(failure: object, seen: dict[int, object], depth: int) -> list[tuple[str | None, bool]]:
+    """Method and key of the requests behind a failure: one, or in a group one for each error."""
+    if id(failure) in seen or depth > _DEEPEST or len(seen) > _MOST_REQUESTS:
+        return []
+    seen[id(failure)] = failure
+    if real(failure, BaseExceptionGroup):
+        return [found for leaf in leaves(failure) for found in requests(leaf, seen, depth + 1)]
+    method, key = request(failure)
+    if method is not None or key:
+        return [(method, key)]
+    if real(failure, BaseException):
+        names = lineage(type(failure))
+        for wrapped in inner(failure, wraps(names, table_row(names))):
+            found = requests(wrapped, seen, depth + 1)
+            if found:
+                return found
+    return []

@@ -1,0 +1,64 @@
+"""Frozen values without the import cost of dataclasses.
+
+A record's fields are its slots. Two records are equal when they are of one class and their fields
+are equal; they hash, print, pickle and copy by their fields, and refuse to be changed.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, ClassVar, NoReturn
+
+# Frozen means frozen for everybody else: a record's own __init__ goes around its __setattr__.
+assign = object.__setattr__
+
+
+class Record:
+    """Base of redouble's immutable values: subclasses name their fields in ``__slots__``."""
+
+    __slots__ = ()
+    _fields: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        cls._fields = cls._fields + tuple(cls.__dict__.get("__slots__", ()))
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple([getattr(self, field) for field in self._fields])
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} is immutable: cannot set {name!r}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} is immutable: cannot delete {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(map(same, self._values(), other._values()))
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._values()))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{field}={getattr(self, field)!r}" for field in self._fields)
+        return f"{type(self).__qualname__}({shown})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self._values())
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality that also holds for ``functools.partial`` objects made apart, as after unpickling."""
+    if type(one) is partial and type(other) is partial:
+        return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
+    return bool(one == other)
+
+
+def _rebuild(cls: type[Record], values: tuple[Any, ...]) -> Record:
+    record = cls.__new__(cls)
+    for field, value in zip(cls._fields, values, strict=True):
+        assign(record, field, value)
+    return record

@@ -1,0 +1,304 @@
+"""Reading strangers' objects: where status, headers, request and inner errors sit, found by shape.
+
+The rules of this file:
+
+- Any attribute may raise, and a mock has every attribute. Attributes are read through ``probe`` alone;
+  what is found is believed only if it is of a plain type.
+- ``isinstance`` asks the object for its ``__class__``, and class attributes ask the metaclass. ``real`` and
+  the descriptors of ``type`` and ``BaseException`` ask nobody.
+- Nothing found is called, converted, compared, tested for truth, measured or iterated. Bodies are not read.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ._catalogue import (
+    ALIASES,
+    DELAY_ATTRIBUTES,
+    ERROR_STATUSES,
+    INNER_ATTRIBUTES,
+    REPEATABLE_METHODS,
+    RESPONSE_ATTRIBUTES,
+    RESPONSE_KEYS,
+    RESPONSE_STATUSES,
+    UNREPEATABLE_METHODS,
+)
+from ._hints import header, parse_retry_after
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any, TypeGuard, TypeVar
+
+    T = TypeVar("T")
+
+_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+_module: Callable[[type], object] = type.__dict__["__module__"].__get__
+_qualname: Callable[[type], str] = type.__dict__["__qualname__"].__get__
+_name: Callable[[type], str] = type.__dict__["__name__"].__get__
+_cause: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__cause__"].__get__
+_context: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__context__"].__get__
+_args: Callable[[BaseException], tuple[object, ...]] = BaseException.__dict__["args"].__get__
+_members: Callable[[BaseException], tuple[BaseException, ...]]
+_members = BaseExceptionGroup.__dict__["exceptions"].__get__
+
+DICT: type[dict[Any, Any]] = dict
+LIST: type[list[Any]] = list
+TUPLE: type[tuple[Any, ...]] = tuple
+
+_FIRST = 4  # of an exception's args
+_MOST = 200  # of a dict's values
+
+
+# One attribute, one value
+
+
+def probe(thing: object, name: str) -> Any:
+    """The attribute, or None where there is none or reading it raises."""
+    try:
+        return getattr(thing, name, None)
+    except Exception:  # noqa: BLE001 - a property may raise anything; httpx's .request raises RuntimeError
+        return None
+
+
+def real(thing: object, kind: type[T]) -> TypeGuard[T]:
+    """Whether a thing is of a kind by its type, whatever it says of itself."""
+    return issubclass(type(thing), kind)
+
+
+def entry(mapping: object, key: str) -> Any:
+    """The value of a key in a real dict, or None."""
+    try:
+        return DICT.get(mapping, key) if real(mapping, DICT) else None
+    except Exception:  # noqa: BLE001 - another key of the dict may refuse to be compared
+        return None
+
+
+def whole(value: object) -> int | None:
+    """A plain int from an int of any class but bool."""
+    return int.__index__(value) if real(value, int) and not real(value, bool) else None
+
+
+def text(value: object) -> str | None:
+    """A plain str from a str of any class, or from the bytes of a header."""
+    if real(value, bytes):
+        return bytes.decode(value, "latin-1")
+    return str.__str__(value) if real(value, str) else None
+
+
+def status_code(value: object) -> int | None:
+    """An HTTP status: an int from 100 to 599, or three ASCII digits."""
+    number = whole(value)
+    if number is None:
+        digits = str.__str__(value) if real(value, str) else ""
+        if len(digits) != 3 or not (digits.isascii() and digits.isdigit()):
+            return None
+        number = int(digits)
+    return number if 100 <= number <= 599 else None
+
+
+def delay(exc: BaseException, now: float | None) -> float | None:
+    """The seconds that a library has already read from the answer and hands on as an attribute."""
+    for name in DELAY_ATTRIBUTES:
+        value = probe(exc, name)
+        # A timedelta can only come from where it was imported.
+        if type(value) is probe(sys.modules.get("datetime"), "timedelta"):
+            value = value.total_seconds()
+        found = None if value is None else parse_retry_after(value, now=now)
+        if found is not None:
+            return found
+    return None
+
+
+# Classes
+
+
+def class_name(thing: object) -> str:
+    """The name of a thing's class, for messages."""
+    return _name(type(thing))
+
+
+def arguments(exc: BaseException) -> tuple[object, ...]:
+    """What an exception was made with, whatever its class does to ``args``."""
+    return _args(exc)
+
+
+def ancestry(kind: type) -> tuple[type, ...]:
+    """A class and its bases, most derived first."""
+    return _mro(kind)
+
+
+def lineage(kind: type) -> list[tuple[str, str]]:
+    """Package and qualified name of a class and its bases, most derived first; builtins are left out."""
+    names: list[tuple[str, str]] = []
+    for cls in _mro(kind):
+        module = _module(cls)
+        if type(module) is str and module != "builtins":
+            package = module.partition(".")[0]
+            names.append((ALIASES.get(package, package), _qualname(cls)))
+    return names
+
+
+def listed(cls: type, names: frozenset[type[Exception] | str]) -> bool:
+    """Whether a class is among these, itself or by name: behind its module, or behind its package alone."""
+    module = text(_module(cls)) or ""
+    qualname = _qualname(cls)
+    known = (f"{module}.{qualname}", f"{module.partition('.')[0]}.{qualname}")
+    return any(name is cls or (type(name) is str and name in known) for name in names)
+
+
+# Inner errors
+
+
+def leaves(group: BaseException) -> list[BaseException]:
+    """The errors in a group that are not groups themselves, in order, at any depth."""
+    found: list[BaseException] = []
+    stack = [group]
+    while stack:
+        member = stack.pop()
+        if real(member, BaseExceptionGroup):
+            stack.extend(reversed(_members(member)))
+        else:
+            found.append(member)
+    return found
+
+
+def inner(exc: BaseException, everything: bool) -> Iterator[Exception]:
+    """The errors that an error wraps, best evidence first.
+
+    Only ``__cause__`` is a statement. The other places, and ``__context__`` even if suppressed, are for
+    classes known to be wrappers: a bug in an ``except`` block has a ``__context__`` too. Interrupts are
+    left out, as there is a CancelledError under every timeout of asyncio.
+    """
+    for found in _wrapped(exc) if everything else (_cause(exc),):
+        if real(found, Exception):
+            yield found
+
+
+def _wrapped(exc: BaseException) -> Iterator[object]:
+    yield _cause(exc)
+    for name in INNER_ATTRIBUTES:
+        yield probe(exc, name)
+    errors = probe(exc, "errors")
+    if real(errors, DICT):
+        yield from list(DICT.values(errors))[:_MOST]
+    yield entry(probe(exc, "kwargs"), "error")
+    yield from _args(exc)[:_FIRST]
+    yield _context(exc)
+
+
+# Responses
+
+
+def result_exchange(result: object) -> tuple[int | None, Any]:
+    """Status and headers of what a call returned; no status unless it looks like a response.
+
+    A job, a process or a row may well have a status, so that name counts only beside headers.
+    """
+    if real(result, TUPLE):
+        return _triple(tuple(TUPLE.__iter__(result)))
+    status, headers = _exchange(result)
+    if headers is None and status_code(probe(result, "status_code")) is None:
+        return None, None
+    return status, headers
+
+
+def _triple(parts: tuple[object, ...]) -> tuple[int | None, Any]:
+    """(status, headers, body)"""
+    if len(parts) != 3 or whole(parts[0]) is None or not looks_like_headers(parts[1]):
+        return None, None
+    return status_code(parts[0]), parts[1]
+
+
+def looks_like_headers(thing: object) -> bool:
+    """Whether headers may be looked up in a thing: a mapping, or a list of pairs."""
+    if real(thing, LIST):
+        first = LIST.__getitem__(thing, 0) if LIST.__len__(thing) else ("", "")
+        return real(first, TUPLE) and TUPLE.__len__(first) == 2
+    return real(thing, DICT) or probe(type(thing), "items") is not None
+
+
+def _exchange(response: object) -> tuple[int | None, Any]:
+    metadata = entry(response, "ResponseMetadata")
+    if real(metadata, DICT):  # botocore
+        headers = entry(metadata, "HTTPHeaders")
+        return status_code(entry(metadata, "HTTPStatusCode")), {} if headers is None else headers
+    status = _first_status(response, RESPONSE_STATUSES)
+    headers = probe(response, "headers")
+    if not real(response, DICT):
+        return status, headers
+    if status is not None:  # httplib2: the response is the mapping of its headers
+        return status, response if headers is None else headers
+    keyed = (status_code(entry(response, key)) for key in RESPONSE_KEYS)
+    return next((status for status in keyed if status is not None), None), entry(response, "headers")
+
+
+def _first_status(thing: object, names: tuple[str, ...]) -> int | None:
+    for name in names:
+        status = status_code(probe(thing, name))
+        if status is not None:
+            return status
+    return None
+
+
+def error_exchange(exc: BaseException) -> tuple[int | None, Any]:
+    """Status and headers of the answer that an exception reports; each None where there is none."""
+    responses = _responses(exc)
+    headers = probe(exc, "headers")
+    for response in responses:
+        status, found = _exchange(response)
+        headers = found if headers is None else headers
+        if status is not None:
+            return status, headers if found is None else found
+    meta = probe(exc, "meta")
+    if headers is None:
+        headers = probe(meta, "headers")
+    status = _first_status(exc, ERROR_STATUSES)
+    if status is None:
+        status = status_code(probe(meta, "status"))
+    if status is None:
+        status = _code(exc, beside=bool(responses) or headers is not None)
+    return status, headers
+
+
+def _responses(thing: object) -> list[object]:
+    return [found for name in RESPONSE_ATTRIBUTES if (found := probe(thing, name)) is not None]
+
+
+def _code(exc: BaseException, beside: bool) -> int | None:
+    """``.code``, where it can only be a status: of the type that says so, or beside a response or headers."""
+    if whole(probe(exc, "status")) is not None:
+        return None  # aiohttp's other name for the same thing, which warns when it is read
+    code = probe(exc, "code")
+    if beside or type(code) is probe(sys.modules.get("http"), "HTTPStatus"):
+        return status_code(code)
+    return None
+
+
+# Requests
+
+
+def request(failure: object) -> tuple[str | None, bool]:
+    """The method of the failed request, and whether it was sent with an idempotency key."""
+    responses = _responses(failure)
+    holders = [failure, *responses]
+    requests = [probe(holder, name) for holder in holders for name in ("request", "request_info")]
+    key = any((header(probe(found, "headers"), "Idempotency-Key") or "").strip() for found in requests)
+    for found in requests:
+        method = _method(probe(found, "method"))
+        if method is not None:
+            return method, key
+    own = (probe(failure, "method"), *(probe(response, "http_verb") for response in responses))
+    for found in own:  # whose error or result this is nobody knows, so only names of HTTP's are believed
+        method = _method(found)
+        if method in REPEATABLE_METHODS or method in UNREPEATABLE_METHODS:
+            return method, key
+    return None, key
+
+
+def _method(value: object) -> str | None:
+    method = text(value)
+    if method is None or len(method) > 20 or not (method.isascii() and method.replace("-", "").isalpha()):
+        return None
+    return method.upper()

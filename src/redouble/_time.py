@@ -1,0 +1,57 @@
+"""The one place where the monotonic clock is read and a sync wait is made.
+
+A policy's own ``clock`` and ``sleep`` stand in for the real ones; what ``redouble.testing`` puts in
+place stands in for both. The real ones are looked up when they are needed, so that whoever patches
+``time`` (gevent, freezegun, time-machine) is heard.
+"""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Protocol
+
+    class FakeTime(Protocol):
+        """What tests put in the place of time."""
+
+        def __call__(self) -> float: ...
+
+        def sleep(self, seconds: float, /) -> Any: ...
+
+
+class Fakes:
+    """Fake time in force: for a context, or for the whole process."""
+
+    here: ContextVar[FakeTime | None] = ContextVar("redouble fake time", default=None)
+    everywhere: FakeTime | None = None
+    # How many were ever put in place. While there are none nobody pays for looking.
+    count = 0
+
+
+def clock_of(own: Callable[[], float] | None) -> Callable[[], float]:
+    """Where to read monotonic seconds, for a policy with this clock of its own."""
+    if Fakes.count and (fake := _fake()) is not None:
+        return fake
+    return own or time.monotonic
+
+
+def sleep_of(own: Callable[[float], Any] | None) -> Callable[[float], Any] | None:
+    """How to wait, for a policy with this sleep of its own; ``None`` for the driver's real way."""
+    if Fakes.count and (fake := _fake()) is not None:
+        return fake.sleep
+    return own
+
+
+def real_sleep(seconds: float) -> None:
+    """``time.sleep``, looked up late."""
+    time.sleep(seconds)
+
+
+def _fake() -> FakeTime | None:
+    # Not by truth: the fake may be a list of waits that is still empty.
+    fake = Fakes.here.get()
+    return Fakes.everywhere if fake is None else fake

@@ -1,0 +1,260 @@
+"""Exception or response in, verdict out: may the call be repeated, and what does the failure say?
+
+Unknown is not retryable: only evidence makes a failure transient. Evidence is found by shape, and the first
+question of ``_questions`` that has an answer decides; ``_inquiry`` looks into groups and wrappers. Nothing is
+imported for it, nothing is raised over the failure, and nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+import builtins
+
+from ._catalogue import ERRNOS, REPEATABLE_METHODS, RETRYABLE_STATUSES, Cause
+from ._hints import headers_hint, parse_retry_after
+from ._inquiry import Inquiry, requests
+from ._questions import Verdict
+from ._record import Record, assign
+from ._shapes import (
+    ancestry,
+    class_name,
+    listed,
+    looks_like_headers,
+    probe,
+    real,
+    result_exchange,
+    status_code,
+    whole,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    Names = type[Exception] | str | Iterable[type[Exception] | str]
+
+__all__ = [
+    "RETRYABLE_STATUSES",
+    "Cause",
+    "Classifier",
+    "Verdict",
+    "accepted",
+    "is_retryable",
+    "parse_retry_after",
+    "repeatable",
+    "request_method",
+    "retry_after",
+    "verdict",
+]
+
+# Pickles and tracebacks name the module that users import from, wherever the code may move.
+Cause.__module__ = Verdict.__module__ = __name__
+
+# Builtin errors decide by class and errno alone if they carry nothing else, so each is judged only once.
+# By id: hashing a class asks its metaclass. True for those that have an errno.
+_BUILTIN = {
+    id(kind): issubclass(kind, OSError)
+    for kind in vars(builtins).values()
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, BaseExceptionGroup)
+}
+_judged: dict[tuple[int, int | None], Verdict] = {}
+
+
+def _plain(failure: object) -> tuple[int, int | None] | None:
+    """The class and errno of a builtin error that carries nothing else."""
+    kind = id(type(failure))
+    numbered = _BUILTIN.get(kind)
+    if numbered is None:
+        return None
+    error: Any = failure
+    if error.__cause__ is not None or error.__dict__:
+        return None
+    number = error.errno if numbered else None
+    return (kind, number) if number is None or (type(number) is int and number in ERRNOS) else None
+
+
+class Classifier(Record):
+    """The rules by which failures are judged: the default ones, with other statuses or more classes.
+
+    ``transient``, ``permanent`` and ``unprocessed`` (transient, and certainly without effect) take exception
+    types, or their names as ``"module.Qualname"`` so that nothing need be imported; of two that fit, the more
+    derived one counts. They overrule all other evidence, but no interrupt becomes a failure.
+
+    >>> patient = Classifier(statuses=RETRYABLE_STATUSES | {404}, transient=[LookupError])
+    >>> patient.verdict(KeyError("not yet there")).retryable
+    True
+    """
+
+    __slots__ = ("statuses", "transient", "permanent", "unprocessed")  # noqa: RUF023
+
+    statuses: frozenset[int]
+    transient: frozenset[type[Exception] | str]
+    permanent: frozenset[type[Exception] | str]
+    unprocessed: frozenset[type[Exception] | str]
+
+    def __init__(
+        self,
+        statuses: Iterable[int] = RETRYABLE_STATUSES,
+        transient: Names = (),
+        permanent: Names = (),
+        unprocessed: Names = (),
+    ) -> None:
+        assign(self, "statuses", _statuses(statuses))
+        assign(self, "transient", _names("transient", transient))
+        assign(self, "permanent", _names("permanent", permanent))
+        assign(self, "unprocessed", _names("unprocessed", unprocessed))
+        for name in self.permanent & (self.transient | self.unprocessed):
+            raise ValueError(f"permanent must not name what is transient or unprocessed too, got {name!r}")
+
+    def verdict(self, failure: object, /) -> Verdict:
+        """What an exception or a response-like result means; never raises.
+
+        >>> Classifier(permanent=[TimeoutError]).verdict(TimeoutError()).retryable
+        False
+        """
+        plain = None if self.transient or self.permanent or self.unprocessed else _plain(failure)
+        if plain is not None and plain in _judged:
+            return _judged[plain]
+        found = self._examined(failure, None)
+        if found.retry_after is not None and not found.retryable and real(failure, BaseException):
+            # A delay beside a refusal is not an invitation. A result may yet be refused by until=, and wait.
+            found = Verdict(False, found.cause, found.status, None, found.reason, found.unprocessed)
+        if plain is not None:
+            _judged[plain] = found
+        return found
+
+    def _examined(self, failure: object, now: float | None) -> Verdict:
+        try:
+            return Inquiry(self.statuses, self._corrected, now).failure(failure)
+        except Exception as trouble:  # noqa: BLE001 - a last resort: the user's error must not be lost to ours
+            return Verdict(False, reason=f"could not be examined: {class_name(trouble)}")
+
+    def _corrected(self, exc: BaseException, found: Verdict) -> Verdict:
+        """The verdict with what this classifier was told about the class."""
+        if not (self.transient or self.permanent or self.unprocessed):
+            return found
+        for cls in ancestry(type(exc)):
+            if listed(cls, self.permanent):
+                return _overruled(found, False, Cause.permanent, f"{class_name(exc)} is listed as permanent")
+            safe = listed(cls, self.unprocessed)
+            if safe or listed(cls, self.transient):
+                cause = Cause.unavailable if found.cause is Cause.permanent else found.cause
+                reason = f"{class_name(exc)} is listed as {'unprocessed' if safe else 'transient'}"
+                return _overruled(found, True, cause, reason, safe)
+        return found
+
+
+def _overruled(found: Verdict, retryable: bool, cause: Cause, reason: str, safe: bool = False) -> Verdict:
+    return Verdict(retryable, cause, found.status, found.retry_after, reason, safe or found.unprocessed)
+
+
+def _statuses(statuses: Iterable[int]) -> frozenset[int]:
+    try:
+        known = {given: whole(given) for given in statuses}
+    except TypeError:
+        raise TypeError(f"statuses takes several HTTP statuses, got {statuses!r}") from None
+    for given, status in known.items():
+        if status is None or status_code(status) is None:
+            raise ValueError(f"statuses must be HTTP statuses (100 to 599), got {given!r}")
+    return frozenset([status for status in known.values() if status is not None])
+
+
+def _names(field: str, names: Names) -> frozenset[type[Exception] | str]:
+    rule = f"{field} takes types of Exception, or their names as 'module.Qualname'"
+    try:
+        given = frozenset([names] if isinstance(names, (type, str)) else names)
+    except TypeError:
+        raise TypeError(f"{rule}, got {names!r}") from None
+    for name in given:
+        if not (_is_dotted(name) if isinstance(name, str) else _is_failure(name)):
+            raise TypeError(f"{rule}, got {name!r}")
+    return given
+
+
+def _is_dotted(name: str) -> bool:
+    return "." in name and all(part.isidentifier() for part in name.split("."))
+
+
+def _is_failure(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Exception)
+
+
+_DEFAULT = Classifier()
+
+
+def verdict(failure: object, /) -> Verdict:
+    """What an exception or a response-like result means for the call; never raises.
+
+    Unknown failures are not retryable, and neither is a result that is no failed response.
+
+    >>> verdict(ConnectionResetError()).cause, verdict(FileNotFoundError()).retryable
+    (<Cause.disconnected: 'disconnected'>, False)
+    >>> verdict((503, {"Retry-After": "7"}, b"")).reason
+    'HTTP 503 with Retry-After: 7'
+    """
+    return _DEFAULT.verdict(failure)
+
+
+def is_retryable(failure: object, /, *, idempotent: bool = True) -> bool:
+    """Whether a call that failed so may be repeated; if not ``idempotent``, only if it had no effect.
+
+    >>> is_retryable(TimeoutError()), is_retryable(TimeoutError(), idempotent=False)
+    (True, False)
+    """
+    found = verdict(failure)
+    return found.retryable and (idempotent or found.unprocessed)
+
+
+def accepted(response: object, /) -> bool:
+    """For ``until=``: False only for a response that says to try again, so a 404 is accepted.
+
+    >>> accepted((200, {}, b"")), accepted((404, {}, b"")), accepted((503, {}, b""))
+    (True, True, False)
+    """
+    return not verdict(response).retryable
+
+
+def retry_after(source: object, /, *, now: float | None = None) -> float | None:
+    """Seconds that the server asks to wait, from an exception, a response or its headers; or None.
+
+    Dates are measured from ``now`` in seconds since 1970, or from the answer's own ``Date``. Unlike
+    ``verdict(error).retry_after`` this is told for failures too that are not retryable.
+
+    >>> retry_after({"Retry-After": "120"}), retry_after((429, {"retry-after-ms": "250"}, b""))
+    (120.0, 0.25)
+    """
+    if real(source, BaseException):
+        return _DEFAULT._examined(source, now).retry_after
+    status, headers = result_exchange(source)
+    if status is None:
+        headers = probe(source, "headers")
+    if headers is None and looks_like_headers(source):
+        headers = source
+    return None if headers is None else headers_hint(headers, status=status, now=now)
+
+
+def repeatable(failure: object, /) -> bool | None:
+    """Whether the failed HTTP request may be sent twice; None where no request is to be seen.
+
+    That is so by its method (GET, HEAD, PUT, DELETE, OPTIONS, TRACE), or by an ``Idempotency-Key``. Takes an
+    exception or a response, and looks where ``verdict`` looks: into wrappers, and at every error in a group.
+
+    >>> from urllib.request import Request
+    >>> error = TimeoutError()
+    >>> error.request = Request("https://example.org/orders", method="POST")
+    >>> repeatable(error), repeatable(TimeoutError())
+    (False, None)
+    """
+    if _plain(failure) is not None:  # carries nothing, so no request either
+        return None
+    found = requests(failure, {}, 0)
+    return all(key or method in REPEATABLE_METHODS for method, key in found) if found else None
+
+
+def request_method(failure: object, /) -> str | None:
+    """The method of the failed HTTP request in capitals; None where no request is to be seen.
+
+    >>> request_method(TimeoutError()) is None
+    True
+    """
+    return next((method for method, _ in requests(failure, {}, 0)), None)

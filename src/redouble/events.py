@@ -1,0 +1,179 @@
+"""What happened, as records; told to listeners and to ``logging``.
+
+Every call that fails at least once ends with exactly one of `Recovered`, `GaveUp` or `Expired`, and has
+one `Retrying` before each further attempt. Nothing is built while nobody listens.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+
+from ._record import Record, assign
+from ._trouble import report
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .classify import Cause
+
+    Listener = Callable[["Event"], object]
+
+
+class Reason(StrEnum):
+    """Why a call was given up on; few and fixed, so that they make good metric labels."""
+
+    disabled = "disabled"
+    not_retryable = "not_retryable"
+    not_idempotent = "not_idempotent"
+    attempts = "attempts"
+    patience = "patience"
+    deadline = "deadline"
+    nested = "nested"
+    callback = "callback"
+
+
+class Event(Record):
+    """One thing that happened to one call. Frozen; holds text and numbers, never the exception itself.
+
+    ``name`` is the policy's name or the function's; ``attempt`` the number, from 1, of the attempt
+    that failed (of the one that succeeded, in `Recovered`); ``delay`` the seconds of the coming wait;
+    ``elapsed`` the seconds since the call began, or since its first failure where the policy has no
+    deadline; ``reason`` why the call was given up on.
+
+    >>> Retrying("fetch", attempt=1, delay=0.5, elapsed=0.0, error_type="TimeoutError").delay
+    0.5
+    """
+
+    __slots__ = (
+        "attempt",
+        "cause",
+        "delay",
+        "elapsed",
+        "error_message",
+        "error_type",
+        "name",
+        "reason",
+        "status",
+    )  # fmt: skip
+    name: str
+    attempt: int
+    delay: float | None
+    elapsed: float
+    cause: Cause | None
+    status: int | None
+    error_type: str | None
+    error_message: str | None
+    reason: Reason | None
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        attempt: int,
+        elapsed: float,
+        delay: float | None = None,
+        cause: Cause | None = None,
+        status: int | None = None,
+        error_type: str | None = None,
+        error_message: str | None = None,
+        reason: Reason | None = None,
+    ) -> None:
+        assign(self, "name", name)
+        assign(self, "attempt", attempt)
+        assign(self, "delay", delay)
+        assign(self, "elapsed", elapsed)
+        assign(self, "cause", cause)
+        assign(self, "status", status)
+        assign(self, "error_type", error_type)
+        assign(self, "error_message", error_message)
+        assign(self, "reason", reason)
+
+
+class Retrying(Event):
+    """An attempt failed, and there will be another after ``delay`` seconds."""
+
+    __slots__ = ()
+
+
+class Recovered(Event):
+    """An attempt succeeded after others had failed."""
+
+    __slots__ = ()
+
+
+class GaveUp(Event):
+    """An attempt failed and there will be no other; ``reason`` says why. The last error comes out."""
+
+    __slots__ = ()
+
+
+class Expired(Event):
+    """As `GaveUp`, because of the deadline: `DeadlineExceeded` comes out."""
+
+    __slots__ = ()
+
+
+# Constant texts, so that logs can be grouped by them; what varies is in the record's extra fields.
+_MESSAGES: dict[type[Event], tuple[str, str]] = {
+    Retrying: ("WARNING", "retrying after a failed attempt"),
+    Recovered: ("INFO", "recovered after retries"),
+    GaveUp: ("ERROR", "gave up after retries"),
+    Expired: ("ERROR", "gave up because of the deadline"),
+}
+
+
+def wanted(listeners: tuple[Listener, ...]) -> bool:
+    """Whether anybody would hear of an event: otherwise it need not be made."""
+    return bool(listeners) or _logger() is not None
+
+
+def emit(event: Event, listeners: tuple[Listener, ...]) -> None:
+    """Tells every listener in order, then ``logging``; what they raise is reported once and swallowed."""
+    for listener in listeners:
+        try:
+            listener(event)
+        except Exception as error:  # noqa: BLE001 - a listener's failure is not the call's
+            report(listener, "a listener failed", error)
+    logger = _logger()
+    if logger is not None and (event.attempt > 1 or type(event) is Retrying):
+        try:
+            _log(logger, event)
+        except Exception:  # noqa: BLE001, S110 - a handler's full disk is not the call's failure
+            pass
+
+
+def _log(logger: Any, event: Event) -> None:
+    level_name, message = _MESSAGES[type(event)]
+    level = getattr(sys.modules["logging"], level_name)
+    if logger.isEnabledFor(level):
+        logger.log(
+            level,
+            message,
+            extra={
+                "policy": event.name,
+                "attempt": event.attempt,
+                "delay_ms": None if event.delay is None else round(event.delay * 1000),
+                "elapsed_ms": round(event.elapsed * 1000),
+                "error_type": event.error_type,
+                "error_message": event.error_message,
+                "cause": None if event.cause is None else str(event.cause),
+                "status": event.status,
+                "reason": None if event.reason is None else str(event.reason),
+            },
+        )
+
+
+def _logger() -> Any:
+    """The ``redouble`` logger, if it leads to a handler.
+
+    In a process that never imported logging, or set up no handler, there is nobody to write to:
+    the import, and the record, are saved.
+    """
+    logging = sys.modules.get("logging")
+    if logging is None:
+        return None
+    logger = logging.getLogger("redouble")
+    return logger if logger.hasHandlers() else None

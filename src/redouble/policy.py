@@ -1,0 +1,296 @@
+"""The frozen value that says how a call is retried.
+
+One table, `_FIELDS`, holds every field with its default and its check; a policy is built from keywords,
+derived with `Policy.replace`, compared, hashed, pickled and shared freely. It holds no state of any call.
+"""
+
+from __future__ import annotations
+
+import os
+from types import MappingProxyType
+
+from . import _checks as check
+from ._config import read_environment, read_mapping, unknown
+from ._describe import describe
+from ._record import Record, assign
+from .backoff import delays, full_jitter, shown_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from datetime import timedelta
+    from random import Random
+    from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
+
+    from typing_extensions import Unpack
+
+    from .backoff import Backoff
+    from .classify import Cause, Classifier, Verdict
+    from .events import Event
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+    F = TypeVar("F")
+    Seconds = float | timedelta
+    Answer = bool | float | timedelta | Verdict | None
+    Retryable = (
+        type[Exception] | Iterable[type[Exception]] | Classifier | Callable[[Exception], Answer | object]
+    )
+
+    class PolicyFields(TypedDict, total=False):
+        """The keywords of `Policy`, `retry` and `retrying`, with what each accepts."""
+
+        attempts: int | None
+        base: Seconds
+        cap: Seconds
+        backoff: Backoff
+        on: Retryable | None
+        until: Callable[[Any], object] | None
+        deadline: Seconds | None
+        timeout: Seconds | None
+        patience: Seconds
+        idempotent: bool | Literal["by_method"]
+        rules: Mapping[Cause | int | type[Exception] | str, Rule]
+        nested: Literal["independent", "defer"]
+        enabled: bool | Callable[[], object]
+        listeners: Iterable[Callable[[Event], object]]
+        name: str | None
+        idempotency_key: bool | Callable[..., object]
+        rng: Random | None
+        clock: Callable[[], float] | None
+        sleep: Callable[[float], Any] | None
+
+
+class Rule(Record):
+    """How failures of one kind are treated otherwise; what is left out is the policy's.
+
+    ``attempts`` counts the failures of this rule plus one, never above the policy's. ``recover(error)``,
+    sync or async, runs after the wait and before the next attempt: refresh a token, reconnect.
+
+    >>> Rule(attempts=2, base=5.0)
+    Rule(attempts=2, base=5.0)
+    """
+
+    __slots__ = ("attempts", "base", "cap", "backoff", "recover")  # noqa: RUF023 - in reading order
+    attempts: int | None
+    base: float | None
+    cap: float | None
+    backoff: Backoff | None
+    recover: Callable[[Exception], object] | None
+
+    def __init__(
+        self,
+        *,
+        attempts: int | None = None,
+        base: Seconds | None = None,
+        cap: Seconds | None = None,
+        backoff: Backoff | None = None,
+        recover: Callable[[Exception], object] | None = None,
+    ) -> None:
+        assign(self, "attempts", check.optional(check.attempts)("attempts", attempts))
+        assign(self, "base", check.optional(check.seconds)("base", base))
+        assign(self, "cap", check.optional(check.seconds_or_inf)("cap", cap))
+        assign(self, "backoff", check.optional(check.function)("backoff", backoff))
+        assign(self, "recover", check.optional(check.function)("recover", recover))
+
+    def __repr__(self) -> str:
+        said = [(field, getattr(self, field)) for field in self._fields]
+        return f"Rule({', '.join(f'{field}={value!r}' for field, value in said if value is not None)})"
+
+
+def _as_rule(value: Any) -> Rule:
+    """A rule out of plain data; what is one already, or is none, is left to the field's check."""
+    fields: dict[str, Any] = value
+    return Rule(**fields) if isinstance(value, dict) else value
+
+
+def _rules(name: str, value: Any) -> Mapping[Any, Rule]:
+    if not hasattr(value, "items"):
+        raise TypeError(f"{name} must map causes, statuses or exception types to rules, got {value!r}")
+    built: dict[Any, Rule] = {}
+    for key, rule in value.items():
+        if not isinstance(rule, Rule):
+            raise TypeError(f"{name}[{key!r}] must be a Rule, got {rule!r}")
+        built[check.rule_key(name, key)] = rule
+    return MappingProxyType(built)
+
+
+# field -> (default, check). A check takes the field's name and a value and gives what is stored.
+_FIELDS: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
+    "attempts": (4, check.optional(check.attempts)),
+    "base": (1.0, check.seconds),
+    "cap": (30.0, check.seconds_or_inf),
+    "backoff": (full_jitter, check.function),
+    "on": (None, check.optional(check.retryable)),
+    "until": (None, check.optional(check.sync_function)),
+    "deadline": (None, check.optional(check.some_seconds)),
+    "timeout": (None, check.optional(check.some_seconds)),
+    "patience": (120.0, check.seconds),
+    "idempotent": ("by_method", check.one_of(True, False, "by_method")),
+    "rules": (MappingProxyType({}), _rules),
+    "nested": ("independent", check.one_of("independent", "defer")),
+    "enabled": (True, check.switch),
+    "listeners": ((), check.listeners),
+    "name": (None, check.optional(check.text)),
+    "idempotency_key": (False, check.switch),
+    "rng": (None, check.optional(check.generator)),
+    "clock": (None, check.optional(check.sync_function)),
+    "sleep": (None, check.optional(check.function)),
+}
+
+
+class Policy(Record):
+    """How a call is retried: an immutable value, shared by any number of threads and tasks.
+
+    With no arguments: 4 attempts, full jitter from 1 s up to 30 s, only failures known to be transient,
+    server hints honoured. The fields and their meaning are in the reference; in short: ``attempts``,
+    ``base``, ``cap``, ``backoff``, ``on``, ``until``, ``deadline``, ``timeout``, ``patience``,
+    ``idempotent``, ``rules``, ``nested``, ``enabled``, ``listeners``, ``name``, ``idempotency_key``,
+    ``rng``, ``clock``, ``sleep``. Durations are seconds or ``timedelta``.
+
+    >>> policy = Policy(attempts=6, base=0.2, cap=5.0, deadline=20.0)
+    >>> policy.replace(attempts=2)
+    Policy(attempts=2, base=0.2, cap=5.0, deadline=20.0)
+    >>> policy.call(int, "42")
+    42
+    """
+
+    __slots__ = (*_FIELDS, "_bare")
+    attempts: int | None
+    base: float
+    cap: float
+    backoff: Backoff
+    on: tuple[type[Exception], ...] | Classifier | Callable[[Exception], object] | None
+    until: Callable[[Any], object] | None
+    deadline: float | None
+    timeout: float | None
+    patience: float
+    idempotent: bool | Literal["by_method"]
+    rules: Mapping[Cause | int | type[Exception], Rule]
+    nested: Literal["independent", "defer"]
+    enabled: bool | Callable[[], object]
+    listeners: tuple[Callable[[Event], object], ...]
+    name: str | None
+    idempotency_key: bool | Callable[..., object]
+    rng: Random | None
+    clock: Callable[[], float] | None
+    sleep: Callable[[float], Any] | None
+    # Whether a first attempt needs nothing but a try: no context, no clock, no look at the result.
+    _bare: bool
+
+    def __init__(self, **fields: Unpack[PolicyFields]) -> None:
+        given: dict[str, Any] = dict(fields)
+        for field, (default, checked) in _FIELDS.items():
+            assign(self, field, checked(field, given.pop(field)) if field in given else default)
+        if given:
+            raise TypeError(unknown(next(iter(given)), _FIELDS))
+        if self.attempts is None and self.deadline is None:
+            raise ValueError("attempts must not be None without a deadline: such a call may never end")
+        needs = (self.until, self.deadline, self.timeout, self.idempotency_key or None)
+        assign(self, "_bare", needs == (None, None, None, None))
+
+    def replace(self, **fields: Unpack[PolicyFields]) -> Policy:
+        """Another policy with these fields changed.
+
+        >>> Policy(base=0.5).replace(attempts=2)
+        Policy(attempts=2, base=0.5)
+        """
+        changed: Any = {**self._said(), **fields}
+        return type(self)(**changed) if fields else self
+
+    def call(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Calls ``function`` under this policy; gives an awaitable if it is async."""
+        from ._decorate import driven
+
+        under_policy: Callable[P, R] = driven(self, function)
+        return under_policy(*args, **kwargs)
+
+    def __call__(self, function: F, /) -> F:
+        """Decorates ``function``, as ``@retry(policy)`` does."""
+        from ._decorate import decorate
+
+        decorated: F = decorate(self, function)
+        return decorated
+
+    def delays(self) -> Iterator[float]:
+        """A preview of the waits of one call, drawn at random as in earnest.
+
+        >>> from redouble.backoff import exponential
+        >>> list(Policy(backoff=exponential).delays())
+        [1.0, 2.0, 4.0]
+        """
+        return delays(self.backoff, attempts=self.attempts, base=self.base, cap=self.cap, rng=self.rng)
+
+    def describe(self) -> str:
+        """Says in words what this policy does, and the longest it can take.
+
+        >>> print(Policy().describe())
+        Calls up to 4 times.
+        Waits by full_jitter from 1 s, never longer than 30 s.
+        ...
+        """
+        return describe(self)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Policy:
+        """A policy from plain data, such as parsed TOML, YAML or JSON.
+
+        Understands the fields' own names and ``max_attempts``, ``base_delay``, ``max_delay``,
+        ``base_delay_ms``, ``max_delay_ms``, ``jitter`` (``full``, ``equal``, ``decorrelated``, ``none``)
+        and ``jitter_factor``; durations may be texts such as ``"100ms"`` or ``"20s"``.
+
+        >>> Policy.from_mapping({"max_attempts": 6, "base_delay": "200ms", "deadline": "20s"})
+        Policy(attempts=6, base=0.2, deadline=20.0)
+        """
+        fields = read_mapping(mapping)
+        if "rules" in fields:
+            fields["rules"] = {key: _as_rule(rule) for key, rule in fields["rules"].items()}
+        return cls(**fields)
+
+    @classmethod
+    def from_env(cls, prefix: str, environ: Mapping[str, str] | None = None) -> Policy:
+        """A policy from environment variables that begin with ``prefix``; without any, the defaults.
+
+        >>> Policy.from_env("PAYMENTS_RETRY", {"PAYMENTS_RETRY_ATTEMPTS": "6"})
+        Policy(attempts=6)
+        """
+        return cls(**read_environment(prefix, os.environ if environ is None else environ))
+
+    def _said(self) -> dict[str, Any]:
+        """The fields that differ from their defaults."""
+        return {
+            field: value
+            for field, (default, _) in _FIELDS.items()
+            if (value := getattr(self, field)) is not default and value != default
+        }
+
+    def __repr__(self) -> str:
+        shown = {**self._said()}
+        if "backoff" in shown:
+            shown["backoff"] = _Bare(shown_name(self.backoff))
+        if "rules" in shown:
+            shown["rules"] = dict(self.rules)
+        return f"Policy({', '.join(f'{field}={value!r}' for field, value in shown.items())})"
+
+    def __hash__(self) -> int:
+        # Of the plain fields only: equal policies hash alike, and unhashable callables do no harm.
+        return hash((self.attempts, self.base, self.cap, self.deadline, self.timeout, self.name))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        said = self._said()
+        if "rules" in said:
+            said["rules"] = dict(self.rules)
+        return _rebuild, (type(self), said)
+
+
+class _Bare(str):
+    """Text that prints itself without quotes: a function's name within a repr."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _rebuild(cls: type[Policy], fields: dict[str, Any]) -> Policy:
+    return cls(**fields)

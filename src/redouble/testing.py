@@ -1,0 +1,184 @@
+"""For tests of code that retries: time that does not pass, functions that fail by script.
+
+    with testing.no_waits() as waits: ...       every wait is skipped and written down
+    with testing.retries_disabled(): ...        every failure passes through at once
+    clock = testing.FakeClock()                 for Policy(clock=clock, sleep=clock.sleep)
+    fetch = testing.scripted(TimeoutError(), "page")
+
+The switches hold for the current context (thread or task) and what it starts; with ``everywhere=True``
+for the whole process.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ._time import Fakes
+from .backoff import number
+from .context import switched_off, switched_off_everywhere
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextvars import Token
+    from types import TracebackType
+    from typing import Any
+
+    from ._time import FakeTime
+
+
+class FakeClock:
+    """A clock that stands still until somebody sleeps or advances it.
+
+    >>> from redouble import Policy
+    >>> from redouble.backoff import exponential
+    >>> clock = FakeClock()
+    >>> policy = Policy(backoff=exponential, clock=clock, sleep=clock.sleep)
+    >>> policy.call(scripted(TimeoutError(), TimeoutError(), "page"))
+    'page'
+    >>> clock.waits, clock.now
+    ([1.0, 2.0], 3.0)
+    """
+
+    def __init__(self, start: float = 0.0) -> None:
+        self.now = start
+        """The time it shows, in seconds."""
+        self.waits: list[float] = []
+        """Every wait so far."""
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Writes the wait down and moves on by as much."""
+        self.waits.append(seconds)
+        self.advance(seconds)
+
+    def advance(self, seconds: float) -> None:
+        """Lets time pass without a wait: what an attempt costs."""
+        self.now += number("seconds", seconds)
+
+
+class Waits(list[float]):
+    """The waits that were skipped; also the clock that they have moved on."""
+
+    _skipped = 0.0
+
+    def __call__(self) -> float:
+        # A deadline must see the time that was skipped, or a call bound by nothing else would spin.
+        return time.monotonic() + self._skipped
+
+    def sleep(self, seconds: float) -> None:
+        self.append(seconds)
+        self._skipped += seconds
+
+
+class no_waits:  # noqa: N801 - used like a function
+    """Skips every wait, sync and async, and gives the list of them.
+
+    >>> from redouble import retry
+    >>> with no_waits() as waits:
+    ...     retry(scripted(TimeoutError(), "page"))()
+    'page'
+    >>> len(waits)
+    1
+    """
+
+    def __init__(self, *, everywhere: bool = False) -> None:
+        self._everywhere = everywhere
+        self._token: Token[FakeTime | None] | None = None
+        self._before: FakeTime | None = None
+
+    def __enter__(self) -> Waits:
+        waits = Waits()
+        if self._everywhere:
+            self._before, Fakes.everywhere = Fakes.everywhere, waits
+        else:
+            self._token = Fakes.here.set(waits)
+        Fakes.count += 1
+        return waits
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        Fakes.count -= 1
+        if self._token is None:
+            Fakes.everywhere = self._before
+        else:
+            Fakes.here.reset(self._token)
+
+
+class retries_disabled:  # noqa: N801 - used like a function
+    """Switches retries off: the first failure passes through, and a refused result is given as it is.
+
+    >>> from redouble import retry
+    >>> with retries_disabled():
+    ...     retry(scripted(TimeoutError("slow"), "page"))()
+    Traceback (most recent call last):
+    TimeoutError: slow
+    """
+
+    def __init__(self, *, everywhere: bool = False) -> None:
+        self._everywhere = everywhere
+        self._token: Token[bool] | None = None
+
+    def __enter__(self) -> None:
+        if self._everywhere:
+            switched_off_everywhere.append(self)
+        else:
+            self._token = switched_off.set(True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._token is None:
+            switched_off_everywhere.remove(self)
+        else:
+            switched_off.reset(self._token)
+
+
+class ScriptEnded(AssertionError):  # noqa: N818 - says what happened, not what is wrong
+    """A scripted function was called more often than its script has lines."""
+
+
+class Scripted:
+    """A function that gives or raises what it was told to, in that order."""
+
+    def __init__(self, outcomes: tuple[Any, ...]) -> None:
+        self._outcomes = outcomes
+        self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        """The arguments of each call so far."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls.append((args, kwargs))
+        if len(self.calls) > len(self._outcomes):
+            raise ScriptEnded(f"call {len(self.calls)} of a script of {len(self._outcomes)}")
+        outcome = self._outcomes[len(self.calls) - 1]
+        if isinstance(outcome, BaseException) or _is_exception_type(outcome):
+            raise outcome
+        return outcome
+
+
+def _is_exception_type(outcome: object) -> bool:
+    return isinstance(outcome, type) and issubclass(outcome, BaseException)
+
+
+class AsyncScripted(Scripted):
+    """As `Scripted`, to be awaited."""
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs)
+
+
+def scripted(*outcomes: Any, asynchronous: bool = False) -> Scripted:
+    """A function that raises the exceptions and returns the values of its script, one a call.
+
+    ``.calls`` holds the arguments of each call. A call past the end of the script is a `ScriptEnded`.
+
+    >>> fetch = scripted(TimeoutError("slow"), "page")
+    >>> fetch("/")
+    Traceback (most recent call last):
+    TimeoutError: slow
+    >>> fetch("/"), fetch.calls
+    ('page', [(('/',), {}), (('/',), {})])
+    """
+    return AsyncScripted(outcomes) if asynchronous else Scripted(outcomes)

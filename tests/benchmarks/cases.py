@@ -1,0 +1,334 @@
+"""Who takes part, on which paths, and what is asked of redouble there.
+
+A contestant is one library (or a few lines of plain Python), set up the same way as far as it allows:
+4 calls in all, exponential backoff with jitter from 1 s to 30 s, on `ConnectionError` and `TimeoutError`,
+logging and instrumentation off where there is a switch. Each builder imports its library itself, so that
+importing this module costs nothing and a library that is missing takes only its own rows away.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+Call = Callable[[int], Any]
+AsyncCall = Callable[[int], Coroutine[Any, Any, int]]
+
+SYNC = "success, default policy, sync"
+ASYNC = "success, default policy, async"
+DEADLINE = "success with a deadline, sync"
+FAILING = "three failures, then success, no sleeping"
+BLOCK = "for attempt in ...: with attempt: success"
+IMPORT = "import in a cold process"
+PATHS = (SYNC, ASYNC, DEADLINE, FAILING, BLOCK)
+
+REDOUBLE = "redouble"
+BARE = "bare try/except"
+LOOP = "hand-written loop"
+TENACITY = "tenacity"
+FASTEST_PEER = "fastest peer"
+
+TRANSIENT = (ConnectionError, TimeoutError)
+ATTEMPTS = 4
+BASE = 1.0
+CAP = 30.0
+BUDGET = 20.0  # seconds, for the path with a deadline
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing that is timed: a callable of one argument on one path."""
+
+    path: str
+    call: Call
+    variant: str = ""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """redouble's time on `path` is at most `limit` times that of the case named `against`."""
+
+    path: str
+    against: str
+    limit: float
+
+
+GOALS = (
+    Goal(SYNC, BARE, 1.25),
+    Goal(SYNC, LOOP, 0.8),
+    Goal(SYNC, TENACITY, 1 / 60),
+    Goal(SYNC, FASTEST_PEER, 1 / 4),
+    Goal(ASYNC, BARE, 1.15),
+    Goal(ASYNC, TENACITY, 1 / 40),
+    Goal(DEADLINE, LOOP, 3.0),
+    Goal(FAILING, TENACITY, 1 / 2),
+    Goal(BLOCK, TENACITY, 1 / 12),
+    Goal(IMPORT, TENACITY, 1 / 2),
+)
+
+# What a retry library has no business loading before it is needed.
+UNWANTED_MODULES = frozenset({"asyncio", "ssl", "_ssl", "sqlite3", "_sqlite3", "email", "http"})
+
+
+def work(x: int) -> int:
+    """As little as possible, so that what is left is the wrapper."""
+    return x
+
+
+async def work_async(x: int) -> int:
+    """The same, to be awaited; it never suspends."""
+    return x
+
+
+def three_failures() -> Call:
+    """A function that fails three times, succeeds once, and starts over; every contestant gets its own."""
+    failing = itertools.cycle((True, True, True, False))
+
+    def flaky(x: int) -> int:
+        if next(failing):
+            raise ConnectionError("reset by peer")
+        return x
+
+    return flaky
+
+
+def no_sleep(_seconds: object) -> None:
+    """For libraries that let the caller bring the sleep."""
+
+
+@contextmanager
+def time_sleep_skipped() -> Iterator[None]:
+    """For libraries that call `time.sleep` whatever they are told.
+
+    A wait of 0 s would not do: `time.sleep(0)` is a system call that can take longer than the retry. This
+    way all work out the same jittered waits, and none of them waits.
+    """
+    real = time.sleep
+    time.sleep = no_sleep
+    try:
+        yield
+    finally:
+        time.sleep = real
+
+
+def redouble_cases() -> list[Case]:
+    from redouble import Policy, retry, retrying
+
+    policy = Policy()
+    reused = retrying(policy)
+
+    def block(x: int) -> None:
+        for attempt in retrying(policy):
+            with attempt:
+                work(x)
+
+    def block_reused(x: int) -> None:
+        for attempt in reused:
+            with attempt:
+                work(x)
+
+    return [
+        Case(SYNC, retry(work)),
+        Case(ASYNC, retry(work_async)),
+        Case(DEADLINE, retry(deadline=BUDGET)(work)),
+        Case(FAILING, retry(Policy(sleep=no_sleep))(three_failures())),
+        Case(BLOCK, block),
+        Case(BLOCK, block_reused, "object reused"),
+    ]
+
+
+def bare_cases() -> list[Case]:
+    """The least that a decorator which catches anything can cost."""
+    return [Case(SYNC, bare(work)), Case(ASYNC, bare_async(work_async))]
+
+
+def bare(fn: Call) -> Call:
+    @functools.wraps(fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except Exception:
+            raise
+
+    return wrapper
+
+
+def bare_async(fn: AsyncCall) -> AsyncCall:
+    @functools.wraps(fn)
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await fn(*args, **kwargs)
+        except Exception:
+            raise
+
+    return wrapper
+
+
+def loop_cases() -> list[Case]:
+    """What people write when they write it themselves: without a deadline, even where redouble has one."""
+    return [
+        Case(SYNC, hand_written(work, time.sleep)),
+        Case(DEADLINE, hand_written(work, time.sleep)),
+        Case(FAILING, hand_written(three_failures(), no_sleep)),
+    ]
+
+
+def hand_written(fn: Call, sleep: Callable[[float], None]) -> Call:
+    """Retry `fn` the way it is done without a library."""
+
+    @functools.wraps(fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        for attempt in range(4):
+            try:
+                return fn(*args, **kwargs)
+            except (ConnectionError, TimeoutError):
+                if attempt == 3:
+                    raise
+                sleep(random.uniform(0, min(30.0, 1.0 * 2**attempt)))
+        return None
+
+    return wrapper
+
+
+def tenacity_cases() -> list[Case]:
+    import tenacity
+
+    # Built once: what a block pays for each time is the Retrying object, as redouble pays for its own.
+    settings: dict[str, Any] = {
+        "stop": tenacity.stop_after_attempt(ATTEMPTS),
+        "wait": tenacity.wait_random_exponential(multiplier=BASE, max=CAP),
+        "retry": tenacity.retry_if_exception_type(TRANSIENT),
+        "reraise": True,
+    }
+    timed = settings | {"stop": settings["stop"] | tenacity.stop_after_delay(BUDGET)}
+    reused = tenacity.Retrying(**settings)
+
+    def block(x: int) -> None:
+        for attempt in tenacity.Retrying(**settings):
+            with attempt:
+                work(x)
+
+    def block_reused(x: int) -> None:
+        for attempt in reused:
+            with attempt:
+                work(x)
+
+    return [
+        Case(SYNC, tenacity.retry(**settings)(work)),
+        Case(ASYNC, tenacity.retry(**settings)(work_async)),
+        Case(DEADLINE, tenacity.retry(**timed)(work)),
+        Case(FAILING, tenacity.retry(**settings, sleep=no_sleep)(three_failures())),
+        Case(BLOCK, block),
+        Case(BLOCK, block_reused, "object reused"),
+    ]
+
+
+def stamina_cases() -> list[Case]:
+    import stamina
+
+    # Its own switch for "no logging, no metrics"; hooks run only when something is retried.
+    stamina.instrumentation.set_on_retry_hooks([])
+    settings: dict[str, Any] = {
+        "on": TRANSIENT,
+        "attempts": ATTEMPTS,
+        "timeout": None,
+        "wait_initial": BASE,
+        "wait_max": CAP,
+        "wait_jitter": BASE,
+    }
+
+    def block(x: int) -> None:
+        for attempt in stamina.retry_context(**settings):
+            with attempt:
+                work(x)
+
+    return [
+        Case(SYNC, stamina.retry(**settings)(work)),
+        Case(ASYNC, stamina.retry(**settings)(work_async)),
+        Case(DEADLINE, stamina.retry(**(settings | {"timeout": BUDGET}))(work)),
+        Case(FAILING, stamina.retry(**settings)(three_failures())),
+        Case(BLOCK, block),
+    ]
+
+
+def backoff_cases() -> list[Case]:
+    import backoff
+
+    # logger=None is its switch for logging; jitter is full jitter unless told otherwise.
+    settings: dict[str, Any] = {
+        "wait_gen": backoff.expo,
+        "exception": TRANSIENT,
+        "max_tries": ATTEMPTS,
+        "factor": BASE,
+        "max_value": CAP,
+        "logger": None,
+    }
+    return [
+        Case(SYNC, backoff.on_exception(**settings)(work)),
+        Case(ASYNC, backoff.on_exception(**settings)(work_async)),
+        Case(DEADLINE, backoff.on_exception(**settings, max_time=BUDGET)(work)),
+        Case(FAILING, backoff.on_exception(**settings)(three_failures())),
+    ]
+
+
+def opnieuw_cases() -> list[Case]:
+    import opnieuw
+
+    settings: dict[str, Any] = {
+        "retry_on_exceptions": TRANSIENT,
+        "max_calls_total": ATTEMPTS,
+        # It spreads the waits over a window: 1 + 2 + 4 seconds are waits from a base of 1 s.
+        "retry_window_after_first_call_in_seconds": 7,
+    }
+    return [
+        Case(SYNC, opnieuw.retry(**settings)(work)),
+        Case(ASYNC, opnieuw.retry(**settings)(work_async)),
+        Case(FAILING, opnieuw.retry(**settings)(three_failures())),
+    ]
+
+
+def redress_cases() -> list[Case]:
+    import redress
+
+    settings: dict[str, Any] = {
+        # Its classifier finds ConnectionError and TimeoutError transient by itself.
+        "classifier": redress.default_classifier,
+        "strategy": redress.equal_jitter(base_s=BASE, max_s=CAP),
+        "max_attempts": ATTEMPTS,
+    }
+    return [
+        Case(SYNC, redress.retry(**settings)(work)),
+        Case(ASYNC, redress.retry(**settings)(work_async)),
+        Case(DEADLINE, redress.retry(**settings, deadline_s=BUDGET)(work)),
+        Case(FAILING, redress.retry(**settings, sleeper=no_sleep)(three_failures())),
+    ]
+
+
+def pyresilience_cases() -> list[Case]:
+    from pyresilience import RetryConfig, resilient
+
+    config = RetryConfig(max_attempts=ATTEMPTS, delay=BASE, max_delay=CAP, retry_on=TRANSIENT)
+    # No case with a deadline: its timeout runs the function on another thread, which is another thing.
+    return [
+        Case(SYNC, resilient(retry=config)(work)),
+        Case(ASYNC, resilient(retry=config)(work_async)),
+        Case(FAILING, resilient(retry=config)(three_failures())),
+    ]
+
+
+PLAIN = {BARE: bare_cases, LOOP: loop_cases}
+PEERS = {
+    TENACITY: tenacity_cases,
+    "stamina": stamina_cases,
+    "backoff": backoff_cases,
+    "opnieuw": opnieuw_cases,
+    "redress": redress_cases,
+    "pyresilience": pyresilience_cases,
+}
+CONTESTANTS = {REDOUBLE: redouble_cases} | PLAIN | PEERS

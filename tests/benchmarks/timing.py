@@ -1,0 +1,167 @@
+"""How long one call takes, as well as a noisy machine can tell.
+
+Three decisions:
+
+*The smallest time counts.* The interpreter does the same work in every round; whatever else happens on the
+machine (other processes, interrupts, a slower clock) can only add to it. So the error has one sign, the
+minimum is the estimate closest to the truth, and more rounds only improve it. A mean or a median would say
+how busy the machine was. For the same reason a second measurement may be merged with a first by taking the
+minimum again: a ratio that is truly too high stays too high however often it is measured.
+
+*Cases take turns.* Each round runs every case of a path once, briefly, so that a quiet moment or a noisy one
+is shared by all of them, and a ratio never compares the machine at noon with the machine at night.
+
+*Every case has a loop of its own.* CPython specialises bytecode where it stands; one shared loop would
+be trained by one case and slow for the next.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from itertools import repeat
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
+
+# Runs 10 * n calls, gives the seconds they took.
+Sampler = Callable[[int], float]
+CALLS_PER_TURN = 10
+SAMPLE_SECONDS = 0.002  # short, so that some samples fall between two interrupts
+NANO = 1e9
+
+
+def _ten_calls(call: Callable[[int], Any], turns: int) -> float:
+    # Written out ten times, so that the loop itself is a small part of what is measured.
+    each = repeat(None, turns)
+    start = perf_counter()
+    for _ in each:
+        call(1)
+        call(1)
+        call(1)
+        call(1)
+        call(1)
+        call(1)
+        call(1)
+        call(1)
+        call(1)
+        call(1)
+    return perf_counter() - start
+
+
+async def _ten_awaits(call: Callable[[int], Any], turns: int) -> float:
+    each = repeat(None, turns)
+    start = perf_counter()
+    for _ in each:
+        await call(1)
+        await call(1)
+        await call(1)
+        await call(1)
+        await call(1)
+        await call(1)
+        await call(1)
+        await call(1)
+        await call(1)
+        await call(1)
+    return perf_counter() - start
+
+
+def _own_copy(function: Callable[..., Any]) -> FunctionType:
+    """The same function on a fresh code object, which specialises for one case only."""
+    return FunctionType(function.__code__.replace(), function.__globals__)
+
+
+def sync_sampler(call: Callable[[int], Any]) -> Sampler:
+    return partial(_own_copy(_ten_calls), call)
+
+
+def async_sampler(call: Callable[[int], Any], runner: asyncio.Runner) -> Sampler:
+    """The clock runs inside one coroutine that never suspends: a loop is there, its cost is not counted."""
+    awaits = _own_copy(_ten_awaits)
+    return lambda turns: runner.run(awaits(call, turns))
+
+
+def turns_for(sampler: Sampler) -> int:
+    """How many turns fill a sample. Finding out is the warm-up too."""
+    turns = 1
+    while (seconds := sampler(turns)) < SAMPLE_SECONDS / 2:
+        turns *= 2
+    return max(1, round(turns * SAMPLE_SECONDS / seconds))
+
+
+@contextmanager
+def garbage_collector_off() -> Iterator[None]:
+    """No collection inside a sample; what exists already is left out of those between rounds."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+def best_of(samplers: Mapping[str, Sampler], rounds: int) -> dict[str, float]:
+    """Nanoseconds per call for each case: the smallest of `rounds` interleaved samples."""
+    turns = {name: turns_for(sampler) for name, sampler in samplers.items()}
+    best = dict.fromkeys(samplers, float("inf"))
+    with garbage_collector_off():
+        for _ in range(rounds):
+            for name, sampler in samplers.items():
+                seconds = sampler(turns[name])
+                best[name] = min(best[name], seconds / turns[name] / CALLS_PER_TURN * NANO)
+            gc.collect()  # failed attempts leave cycles behind; without this they would pile up
+    return best
+
+
+def merged(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    """The best of two measurements."""
+    return {name: min(ns, second.get(name, ns)) for name, ns in first.items()}
+
+
+# The clock starts when the interpreter is up, which takes its start away exactly, instead of as the
+# difference of two large and noisy numbers. `sys` and `time` are built in: importing them loads nothing.
+_CHILD = """
+import sys, time
+before = set(sys.modules)
+start = time.perf_counter_ns()
+{statement}
+took = time.perf_counter_ns() - start
+print(took, *(set(sys.modules) - before))
+"""
+
+
+def cold(statement: str, compiled: str | None = None) -> tuple[float, frozenset[str]]:
+    """Run `statement` in a new process: nanoseconds, and the modules it brought in."""
+    # -P keeps the working directory out of the path, so that the library found is the one installed.
+    command = [sys.executable, "-P", "-c", _CHILD.format(statement=statement)]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    if compiled is not None:
+        environment["PYTHONPYCACHEPREFIX"] = compiled
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    nanoseconds, *modules = done.stdout.split()
+    return float(nanoseconds), frozenset(modules)
+
+
+def coldest_of(statements: Mapping[str, str], rounds: int) -> dict[str, float]:
+    """Nanoseconds for each statement, taking turns: the smallest of `rounds` processes."""
+    best = dict.fromkeys(statements, float("inf"))
+    # A cache of bytecode for this measurement alone: whether an installer compiled a library, or could
+    # write where it lies, must not count.
+    with TemporaryDirectory() as compiled:
+        for statement in statements.values():
+            cold(statement, compiled)  # fills the cache
+        for _ in range(rounds):
+            for name, statement in statements.items():
+                best[name] = min(best[name], cold(statement, compiled)[0])
+    return best

@@ -1,0 +1,82 @@
+"""What many tests share: fake time, and one fixture that runs a behaviour on both drivers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from redouble import Policy, retrying
+from redouble.testing import FakeClock, Scripted, scripted
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock that stands still until somebody sleeps."""
+    return FakeClock()
+
+
+class Flavour:
+    """One way to write and to call things: sync or async."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_async = name == "async"
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def scripted(self, *outcomes: Any) -> Scripted:
+        """A function of this flavour that gives or raises what the script says."""
+        return scripted(*outcomes, asynchronous=self.is_async)
+
+    def function(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        """A plain function, made async in the async flavour."""
+        if not self.is_async:
+            return body
+
+        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            return body(*args, **kwargs)
+
+        coroutine.__qualname__ = body.__qualname__
+        return coroutine
+
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Calls a function of this flavour to its end."""
+        if not self.is_async:
+            return function(*args, **kwargs)
+
+        async def main() -> Any:
+            return await function(*args, **kwargs)
+
+        return asyncio.run(main())
+
+    def call(self, policy: Policy, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Calls a function of this flavour under a policy."""
+        return self.run(policy(function), *args, **kwargs)
+
+    def block(self, policy: Policy, body: Callable[[Any], Any]) -> Any:
+        """Runs ``body(attempt)`` as the block of a ``retrying`` loop."""
+        if not self.is_async:
+            result = None
+            for attempt in retrying(policy):
+                with attempt:
+                    result = body(attempt)
+            return result
+
+        async def main() -> Any:
+            result = None
+            async for attempt in retrying(policy):
+                async with attempt:
+                    result = body(attempt)
+            return result
+
+        return asyncio.run(main())
+
+
+@pytest.fixture(params=["sync", "async"])
+def flavour(request: pytest.FixtureRequest) -> Flavour:
+    """Runs the test once on each driver."""
+    return Flavour(request.param)

@@ -1,0 +1,361 @@
+"""Objects that fight back: whatever is thrown in, a verdict comes out."""
+
+from __future__ import annotations
+
+import signal
+import smtplib
+import socket
+import sqlite3
+import ssl
+import types
+import urllib.error
+from contextlib import contextmanager
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redouble import _catalogue, _shapes
+from redouble.classify import (
+    Cause,
+    Classifier,
+    accepted,
+    is_retryable,
+    repeatable,
+    request_method,
+    retry_after,
+    verdict,
+)
+
+FUNCTIONS = (verdict, is_retryable, accepted, retry_after, repeatable, request_method)
+
+
+def ask_everything(failure):
+    for function in FUNCTIONS:
+        function(failure)
+    Classifier(transient=["a.B", LookupError], permanent=[KeyError]).verdict(failure)
+    return verdict(failure)
+
+
+@contextmanager
+def watchdog(seconds=2):
+    if not hasattr(signal, "SIGALRM"):  # Windows: a walk without end hangs there
+        yield
+        return
+
+    def bark(*_):
+        raise TimeoutError("still walking")
+
+    before = signal.signal(signal.SIGALRM, bark)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def raising(*_args, **_kwargs):
+    raise RuntimeError("leave me alone")
+
+
+ATTRIBUTES = [
+    *_catalogue.RESPONSE_ATTRIBUTES,
+    *_catalogue.RESPONSE_STATUSES,
+    *_catalogue.ERROR_STATUSES,
+    *_catalogue.DELAY_ATTRIBUTES,
+    *_catalogue.CLAIM_ATTRIBUTES,
+    *_catalogue.INNER_ATTRIBUTES,
+    *[
+        "request",
+        "request_info",
+        "method",
+        "headers",
+        "meta",
+        "errno",
+        "winerror",
+        "args",
+        "errors",
+        "kwargs",
+    ],
+    *["recipients", "smtp_code", "sqlite_errorcode", "exceptions", "message"],
+    *["__cause__", "__context__", "__class__", "__dict__", "__module__", "__notes__"],
+]
+
+
+def spiky(*bases):
+    """A class of which every attribute that anyone may read raises."""
+    body = {name: property(raising) for name in ATTRIBUTES}
+    hooks = (
+        "__str__ __repr__ __eq__ __hash__ __bool__ __len__ __iter__ __int__ __index__ __call__ __getitem__"
+    )
+    body.update(dict.fromkeys(hooks.split(), raising))
+    body["__init__"] = lambda self, *_: None  # URLError's own would set what cannot be set
+    return type("Spiky", bases, body)
+
+
+@pytest.mark.parametrize(
+    ("base", "cause"),
+    [
+        (Exception, Cause.unknown),
+        (OSError, Cause.unknown),
+        (ConnectionError, Cause.disconnected),
+        (urllib.error.URLError, Cause.permanent),
+        (smtplib.SMTPException, Cause.unknown),
+        (sqlite3.Error, Cause.unknown),
+        (ssl.SSLError, Cause.permanent),
+        (socket.gaierror, Cause.connection),
+        (ExceptionGroup, Cause.timeout),
+    ],
+)
+def test_attributes_that_raise_are_absent(base, cause):
+    given = ("x", [TimeoutError()]) if base is ExceptionGroup else ("x",)
+    found = ask_everything(spiky(base)(*given))
+    assert found.cause is cause
+    assert not found.reason.startswith("could not be examined")
+
+
+def test_a_result_of_which_every_attribute_raises_is_no_response():
+    assert ask_everything(spiky(object)()).cause is Cause.unknown
+
+
+def test_attributes_that_raise_do_not_hide_the_good_ones():
+    class Half(Exception):
+        response = property(raising)
+        request = property(raising)
+        retry_after = property(raising)
+        status_code = 503
+
+    assert ask_everything(Half()).status == 503
+
+
+def test_a_getattr_that_raises_something_else_than_attributeerror_is_absence():
+    class Odd(Exception):
+        def __getattr__(self, name):
+            raise KeyError(name)
+
+    assert ask_everything(Odd()).cause is Cause.unknown
+
+
+def test_a_getattr_that_answers_everything_with_a_function_is_no_evidence():
+    class Helpful(Exception):
+        def __getattr__(self, name):
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return lambda *_a, **_k: 503
+
+    assert ask_everything(Helpful()).cause is Cause.unknown
+    assert repeatable(Helpful()) is None
+
+
+@pytest.mark.parametrize("kind", [mock.Mock, mock.MagicMock, mock.NonCallableMagicMock, mock.AsyncMock])
+def test_a_mock_has_every_attribute_and_is_no_evidence(kind):
+    error = Exception("x")
+    error.response = error.status_code = error.headers = error.retry_after = error.request = kind()
+    error.retryable = error.meta = error.errors = error.kwargs = kind()
+    assert ask_everything(error).cause is Cause.unknown
+    assert ask_everything(kind()).cause is Cause.unknown
+    assert repeatable(error) is None
+
+
+def test_a_mock_that_passes_for_an_int_an_exception_or_a_dict_is_none_of_them():
+    for spec in (int, str, dict, Exception, ConnectionResetError):
+        fake = mock.MagicMock(spec=spec)
+        assert isinstance(fake, spec)
+        assert ask_everything(fake).cause is Cause.unknown
+        error = Exception()
+        error.status_code = error.response = error.errno = error.reason = error.retry_after = fake
+        error.method = error.headers = fake
+        assert ask_everything(error).cause is Cause.unknown
+
+
+def test_numbers_and_texts_that_overrule_their_operators_are_read_as_what_they_are():
+    bad = "__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __int__ __index__ __str__ __repr__ __format__"
+    hooks = dict.fromkeys([*bad.split(), "__bool__", "isascii", "isdigit", "__len__", "upper"], raising)
+    number, text = type("Number", (int,), hooks)(503), type("Text", (str,), hooks)("503")
+    error = Exception()
+    error.status_code = number
+    assert ask_everything(error).status == 503
+    error.status_code = text
+    assert ask_everything(error).status == 503
+    numbered = OSError("x")
+    numbered.errno = type("Number", (int,), hooks)(111)
+    assert ask_everything(numbered).retryable
+
+
+class Uncooperative(type):
+    """A metaclass that raises whatever it is asked."""
+
+    __hash__ = __eq__ = __instancecheck__ = __subclasscheck__ = __repr__ = __bool__ = raising
+    __mro__ = __name__ = property(raising)
+
+
+def test_a_metaclass_is_never_asked():
+    awkward = Uncooperative("Awkward", (ConnectionResetError,), {})
+    with watchdog():
+        found = verdict(awkward())
+    assert (found.retryable, found.reason) == (True, "Awkward")
+    assert Classifier(permanent=["a.B"]).verdict(awkward()).retryable
+    assert repeatable(awkward()) is None
+
+
+def test_a_module_name_that_is_no_text_is_passed_over():
+    nameless = type("Nameless", (TimeoutError,), {"__module__": 5})
+    assert ask_everything(nameless()).cause is Cause.timeout
+
+
+def test_a_dict_whose_keys_cannot_be_compared_has_no_entries():
+    class Key:
+        def __hash__(self):
+            return hash("ResponseMetadata")
+
+        __eq__ = raising
+
+    assert ask_everything({Key(): 1}).cause is Cause.unknown
+
+
+def test_headers_that_fight_back_give_no_hint():
+    class Headers(dict):
+        get = items = keys = __iter__ = __getitem__ = __contains__ = __len__ = __bool__ = raising
+
+    error = Exception()
+    error.status_code, error.headers = 503, Headers(a="b")
+    found = ask_everything(error)
+    assert (found.status, found.retry_after, found.retryable) == (503, None, True)
+
+
+def test_a_response_is_never_called_iterated_measured_or_tested_for_truth():
+    hooks = "__call__ __iter__ __len__ __bool__ __contains__ __getitem__ __eq__ __hash__ __str__ content body"
+    response = type("Response", (), {"status_code": 429, "headers": {"retry-after": b"4"}})
+    for name in hooks.split():
+        setattr(response, name, property(raising) if name.isalpha() else raising)
+    error = Exception()
+    error.response = response()
+    found = ask_everything(error)
+    assert (found.status, found.retry_after, found.unprocessed) == (429, 4.0, True)
+    assert ask_everything(response()).status == 429
+
+
+# Chains that do not end
+
+
+def test_an_error_that_is_its_own_cause_is_looked_at_once():
+    own, left, right = RuntimeError(), RuntimeError(), RuntimeError()
+    own.__cause__, left.__cause__, right.__cause__ = own, right, left
+    with watchdog():
+        for error in (own, left):
+            assert ask_everything(error).cause is Cause.unknown
+
+
+def test_a_cycle_does_not_hide_the_evidence_on_it():
+    error = RuntimeError()
+    error.__cause__ = TimeoutError()
+    error.__cause__.__cause__ = error
+    assert ask_everything(error).cause is Cause.timeout
+
+
+def test_groups_that_contain_their_own_cause_end():
+    members = [RuntimeError() for _ in range(50)]
+    group = ExceptionGroup("g", members)
+    for member in members:
+        member.__cause__ = group
+    with watchdog():
+        assert ask_everything(group).cause is Cause.unknown
+
+
+def test_layers_of_groups_that_share_a_cause_are_judged_once_each():
+    group = ExceptionGroup("g", [TimeoutError()])
+    for _ in range(4):
+        members = [RuntimeError() for _ in range(200)]
+        for member in members:
+            member.__cause__ = group
+        group = ExceptionGroup("g", members)
+    with watchdog():
+        assert ask_everything(group).retryable
+
+
+def test_a_wrapper_that_makes_new_errors_for_ever_ends():
+    class Endless(Exception):
+        __module__ = "urllib.endless"
+
+        def __getattribute__(self, name):
+            return Endless() if name in _catalogue.INNER_ATTRIBUTES else None
+
+    with watchdog(10):
+        assert ask_everything(Endless()).cause is Cause.unknown
+        assert ask_everything(ExceptionGroup("g", [Endless(), TimeoutError()])).cause is Cause.unknown
+
+
+# The last resort
+
+
+def test_a_trouble_of_our_own_is_told_in_the_reason_and_not_raised(monkeypatch):
+    monkeypatch.setattr("redouble._questions.lineage", raising)
+    found = verdict(type("Unlucky", (Exception,), {})())
+    assert (found.retryable, found.cause) == (False, Cause.unknown)
+    assert found.reason == "could not be examined: RuntimeError"
+
+
+def test_an_interrupt_in_an_attribute_is_not_swallowed():
+    class Slow(Exception):
+        @property
+        def response(self):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        verdict(Slow())
+
+
+# Anything at all
+
+kinds = st.sampled_from([Exception, OSError, ConnectionError, TimeoutError, urllib.error.URLError, KeyError])
+names = st.sampled_from([name for name in ATTRIBUTES if not name.startswith("__")])
+
+
+def dressed(kind, attributes):
+    error = kind("x")
+    for name, value in attributes.items():
+        try:
+            setattr(error, name, value)
+        except (AttributeError, TypeError):
+            pass
+    return error
+
+
+plain = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=8)
+    | st.sampled_from([100, 200, 404, 429, 503, "503", "7", b"7", OSError, mock.MagicMock(), SystemExit()])
+)  # fmt: skip
+keys = st.sampled_from(["status", "headers", "ResponseMetadata", "HTTPStatusCode", "Retry-After", "error"])
+anything = st.recursive(
+    plain,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner, inner)
+        | st.dictionaries(keys, inner, max_size=3)
+        | st.builds(lambda given: types.SimpleNamespace(**given), st.dictionaries(names, inner, max_size=4))
+        | st.builds(dressed, kinds, st.dictionaries(names, inner, max_size=4))
+    ),
+    max_leaves=10,
+)
+
+
+@given(anything)
+def test_whatever_is_thrown_in_a_verdict_comes_out(failure):
+    found = ask_everything(failure)
+    assert type(found.retryable) is bool
+    assert type(found.unprocessed) is bool
+    assert type(found.cause) is Cause
+    assert type(found.reason) is str
+    assert found.status is None or (type(found.status) is int and 100 <= found.status <= 599)
+    assert found.retry_after is None or (
+        type(found.retry_after) is float and 0 <= found.retry_after < float("inf")
+    )
+    assert not found.reason.startswith("could not be examined"), "the last resort is not the mechanism"
+
+
+@given(anything, st.text(max_size=12))
+def test_probing_gives_the_attribute_or_nothing(thing, name):
+    _shapes.probe(thing, name)
+    assert _shapes.status_code(thing) is None or 100 <= _shapes.status_code(thing) <= 599

@@ -1,0 +1,798 @@
+"""Server hints: what each header means, in which order, and that nothing a server sends can raise."""
+
+from __future__ import annotations
+
+import calendar
+import subprocess
+import sys
+import time
+from collections import OrderedDict, UserDict
+from email.message import Message
+from http import HTTPStatus
+from types import MappingProxyType
+from unittest.mock import AsyncMock, MagicMock, Mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redouble import _hints
+from redouble._hints import header, headers_hint, limited, parse_retry_after, should_retry
+
+JUNE_2019 = 1559559600  # Mon, 03 Jun 2019 11:00:00 GMT
+IN_2026 = 1785000000  # 25 July 2026
+IN_2060 = 2850000000  # 24 April 2060
+
+
+def label(value):
+    return ascii(value)[:40] if isinstance(value, (str, bytes, int, float)) else type(value).__name__
+
+
+# One value: numbers
+
+
+@pytest.mark.parametrize(
+    ("value", "delay"),
+    [
+        ("120", 120.0),  # RFC 9110 10.2.3
+        ("0", 0.0),
+        ("1000", 1000.0),
+        ("\t42 ", 42.0),
+        ("  5  ", 5.0),
+        ("5\t", 5.0),
+        ("007", 7.0),
+        ("21601", 21601.0),  # urllib3 cuts at 6 h, envoy ignores above 5 min: here the policy decides
+        ("99999999999", 99999999999.0),
+        ("1.0", 1.0),  # urllib3 and envoy refuse fractions; Discord sends them, and the meaning is plain
+        ("1.5", 1.5),
+        ("2.5", 2.5),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("9" * 32, float("9" * 32)),
+        (b"7", 7.0),
+        (7, 7.0),
+        (0, 0.0),
+        (1.5, 1.5),
+        (0.00001, 0.00001),
+        (1e16, 1e16),
+        (HTTPStatus.OK, 200.0),
+        (["120", "60"], 120.0),
+        ((b"3",), 3.0),
+    ],
+)
+def test_a_plain_number_is_seconds(value, delay):
+    assert parse_retry_after(value) == delay
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "", " ", "\t", ".", "..", "1.2.3", "1. 5", "1 2", "-1", "-5", "+1", "+5", "1e3", "0x10", "1_0",
+        "1_000", "5s", "soon", "NaN", "nan", "inf", "Infinity", "-inf", "\u00b2", "1\u00b2",
+        "\u0663", "\u0661\u0660", "\uff15", "\xe4", "\udce4", "5\udce4", "\x00", "5\x00", "5\n", "\xa05",
+        "9" * 33, "9" * 400, "9" * 5000, " " * 600 + "5",
+        b"\xe4", b"\xd9\xa3", b"", b"\x00",
+        True, False, None, -1, -0.5, float("nan"), float("inf"), float("-inf"), 10**400, 1e300,
+        [], (), [None], [[5]], [True], {}, {"a": 1}, {5}, object(), 5j, bytearray(b"5"), Mock(), MagicMock(),
+        "120,", ",", ",120", "120, soon", "120;60", "1,-1",
+    ],
+    ids=label,
+)  # fmt: skip
+def test_garbage_is_no_hint_and_no_exception(value):
+    assert parse_retry_after(value) is None
+
+
+@pytest.mark.parametrize("text", ["120, 60", "60, 120", "60,120", "60 ,\t120", "1.5, 120, 7"])
+def test_of_repeated_lines_joined_by_the_client_the_longest_wait_counts(text):
+    assert parse_retry_after(text) == 120.0
+
+
+class LoudText(str):
+    def __str__(self):
+        raise RuntimeError("no")
+
+    def strip(self, *args):
+        raise RuntimeError("no")
+
+
+class LoudList(list):
+    def __getitem__(self, index):
+        raise RuntimeError("no")
+
+
+class Masked:
+    @property
+    def __class__(self):
+        raise RuntimeError("no")
+
+
+def test_a_value_whose_own_methods_raise_is_read_by_its_base_type_or_not_at_all():
+    assert parse_retry_after(LoudText("5")) == 5.0
+    assert parse_retry_after(LoudList(["5"])) is None
+    assert parse_retry_after(Masked()) is None
+    assert parse_retry_after(MagicMock(spec=str)) is None
+
+
+def test_a_number_type_that_prints_itself_otherwise_is_still_its_number():
+    class Scalar(float):
+        def __repr__(self):
+            return f"np.float64({float(self)})"
+
+    assert parse_retry_after(Scalar(1.5)) == 1.5
+
+
+def test_an_integer_too_long_to_print_is_no_hint():
+    assert parse_retry_after(10**5000) is None
+    assert header({"x": 10**5000}, "x") is None
+
+
+# One value: dates
+
+VALID_DATES = [  # RFC 9110, go, httpdate, ruby, cache-tests
+    ("Sun, 06 Nov 1994 08:49:37 GMT", 784111777),
+    ("Sun Nov  6 08:49:37 1994", 784111777),
+    ("Sunday, 06-Nov-94 08:49:37 GMT", 784111777),
+    ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
+    ("Fri, 02 Jan 1970 01:00:00 GMT", 90000),
+    ("Tue, 03 Mar 1970 01:00:00 GMT", 5274000),
+    ("Mon, 30 Aug 1971 01:00:05 GMT", 52362005),
+    ("Fri, 26 Mar 1999 01:00:05 GMT", 922410005),
+    ("Fri, 31 Dec 1999 23:59:59 GMT", 946684799),
+    ("Wed, 15 Nov 1995 06:25:24 GMT", 816416724),
+    ("Tue, 15 Nov 1994 08:12:31 GMT", 784887151),
+    ("Sat, 29 Oct 1994 19:43:31 GMT", 783459811),
+    ("Sunday, 23-Dec-07 11:22:33 GMT", 1198408953),
+    ("Sun, 21 Nov 2286 04:46:39 GMT", 10000039599),
+    ("Thu Aug  8 02:01:18 2050", 2543536878),
+    # Case is free for lenient readers: cache-tests calls that optimal.
+    ("THU, 18 Aug 2050 02:01:18 GMT", 2544400878),
+    ("Thu, 18 AUG 2050 02:01:18 GMT", 2544400878),
+    ("Thu, 18 Aug 2050 02:01:18 gMT", 2544400878),
+    # Ruby and cache-tests refuse a one-digit day and UTC, httpdate a weekday that is not the date's. The
+    # moment is plain all the same, and a hint that is refused means coming back too early.
+    ("Sat, 1 Dec 2001 10:25:42 GMT", 1007202342),
+    ("Mon, 3 Jun 2019 12:00:00 UTC", JUNE_2019 + 3600),
+    ("Sun, 07 Nov 1994 08:48:37 GMT", 784198117),
+    # Leap years and leap seconds.
+    ("Thu, 29 Feb 1996 00:00:00 GMT", 825552000),
+    ("Tue, 29 Feb 2000 23:59:59 GMT", 951868799),
+    ("Wed, 01 Mar 2000 00:00:00 GMT", 951868800),
+    ("Sat, 31 Dec 2016 23:59:60 GMT", 1483228800),
+    ("  Sun, 06 Nov 1994 08:49:37 GMT\t", 784111777),
+]
+
+
+@pytest.mark.parametrize(("text", "epoch"), VALID_DATES)
+def test_all_three_forms_of_date_are_seconds_from_now(text, epoch):
+    now = min(epoch - 30, IN_2026)
+    assert parse_retry_after(text, now=now) == epoch - now
+    assert parse_retry_after(text.encode(), now=now) == epoch - now
+
+
+@pytest.mark.parametrize(
+    ("value", "delay"),
+    [
+        ("3600", 3600),
+        ("Mon, 3 Jun 2019 12:00:00 UTC", 3600),
+        ("Mon, 3 Jun 2019 11:00:00 UTC", 0),
+        ("Mon, 03 Jun 2019 11:30:12 GMT", 1812),
+        ("Monday, 03-Jun-19 11:30:12 GMT", 1812),
+        ("Mon Jun  3 11:30:12 2019", 1812),
+    ],
+)
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Jerusalem", "America/St_Johns"])
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="no tzset on this platform")
+def test_the_local_time_zone_changes_nothing(monkeypatch, zone, value, delay):
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", zone)
+        time.tzset()
+        try:
+            assert parse_retry_after(value, now=JUNE_2019) == delay
+            rfc3339 = {"anthropic-ratelimit-requests-reset": "2019-06-03T11:00:05Z"}
+            assert headers_hint(rfc3339, now=JUNE_2019) == 5
+        finally:
+            patch.undo()
+            time.tzset()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1994-11-06T08:49:37Z00:00", "1994-11-06T08:49:37Z", "Sun Nov 10 08*00:00 2000",
+        "Thu, 18 Aug 2050 02:01:18 AEST", "Fri, 30 Nov 2001 21:30:00 JST", "Thu, 18 Aug 2050 02:01:18 +0000",
+        "Thu 18 Aug 2050 02:01:18 GMT", "Thu, 18-Aug-2050 02:01:18 GMT", "Thu, 18 Aug 2050 2:01:18 GMT",
+        "Thu, 18 Aug 2050 02:01:18", "Saturday, 01-Dec-2001 10:15:34 GMT", "Saturday, 01-Dec 10:15:34 GMT",
+        "Saturday 01-Dec-01 10:15:34 GMT", "Sat, 01-Dec-01 10:15:34 GMT", "Saturday, 01-Dec-01 10:15:34 EST",
+        "Saturday, 01 Dec 2001 10:15:34 GMT", "Sun, Nov  6 08:49:37 1994", "Xyz, 06 Nov 1994 08:49:37 GMT",
+        "Xyz Nov  6 08:49:37 1994", "Xyzday, 06-Nov-94 08:49:37 GMT", "Sun, 06 Abc 1994 08:49:37 GMT",
+        "Sun, 06 Nov 94 08:49:37 GMT", "Sun, 006 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:49 GMT",
+        "Sun, 06 Nov 1994 08:49:37:00 GMT", "Sun, 06 Nov 1994 08:49:3x GMT",
+        "Sun, 06 Nov 1994 08:49:37.5 GMT", "Sun, 06 Nov 1994 8:49:37 GMT",
+        "Sun, \u0660\u0666 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994\x0008:49:37 GMT", "GMT", "Sun", ",",
+        "Sun, 06 Nov 1994 08:49:37 GMT, Sun, 06 Nov 1994 08:49:38 GMT",
+    ],
+)  # fmt: skip
+def test_what_is_not_a_date_of_http_is_ignored(text):
+    assert parse_retry_after(text, now=0) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Mon, 32 Jan 2030 25:61:61 GMT", "Thu, 32 Jan 2030 00:00:00 GMT", "Sun, 31 Feb 2030 00:00:00 GMT",
+        "Sun, 29 Feb 2026 00:00:00 GMT", "Mon, 29 Feb 2100 00:00:00 GMT", "Wed, 31 Apr 2030 00:00:00 GMT",
+        "Tue, 00 Jan 2030 00:00:00 GMT", "Tue, 01 Jan 2030 24:00:00 GMT", "Tue, 01 Jan 2030 23:60:00 GMT",
+        "Tue, 01 Jan 2030 23:59:61 GMT", "Fri, 01 Jan 99999 00:00:00 GMT", "Sat, 01 Jan 0000 00:00:00 GMT",
+    ],
+)  # fmt: skip
+def test_a_date_that_no_calendar_has_is_ignored(text):
+    assert parse_retry_after(text, now=IN_2026) is None
+
+
+def test_second_60_is_accepted_in_any_minute():
+    assert parse_retry_after("Mon, 03 Jun 2019 11:00:60 GMT", now=JUNE_2019) == 60.0
+
+
+def test_a_date_in_the_past_is_zero_not_negative():
+    past = parse_retry_after("Fri, 31 Dec 1999 23:59:59 GMT", now=IN_2026)
+    assert past == 0.0
+    assert str(past) == "0.0"
+
+
+@pytest.mark.parametrize(
+    ("now", "digits", "year"),
+    [
+        (IN_2026, "26", 2026),
+        (IN_2026, "76", 2076),
+        (IN_2026, "77", 1977),  # 2077 would be 51 years ahead
+        (IN_2026, "94", 1994),
+        (IN_2026, "69", 2069),  # email.utils says 1969: it knows no clock and cuts at 68
+        (IN_2060, "60", 2060),
+        (IN_2060, "77", 2077),
+        (IN_2060, "94", 2094),
+        (IN_2060, "99", 2099),
+        (IN_2060, "00", 2100),
+        (IN_2060, "10", 2110),
+        (IN_2060, "11", 2011),
+        (4102444799, "00", 2100),  # the last second of 2099: a minute later is next century
+    ],
+)
+def test_a_two_digit_year_more_than_50_years_ahead_is_in_the_past(now, digits, year):
+    epoch = calendar.timegm((year, 12, 31, 0, 0, 0))
+    assert parse_retry_after(f"Sunday, 31-Dec-{digits} 00:00:00 GMT", now=now) == max(0, epoch - now)
+    assert _hints._full_year(digits, now) == year
+
+
+@pytest.mark.parametrize("now", [1e300, float("nan"), float("inf")])
+def test_a_clock_beyond_all_calendars_does_not_raise(now):
+    assert parse_retry_after("Sunday, 06-Nov-94 08:49:37 GMT", now=now) is None
+
+
+@given(st.integers(min_value=0, max_value=253402300799))
+def test_every_second_until_the_year_9999_is_read_back_from_its_date(epoch):
+    text = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(epoch))
+    assert parse_retry_after(text, now=0) == epoch
+    assert parse_retry_after(time.asctime(time.gmtime(epoch)), now=0) == epoch
+
+
+def test_without_now_the_wall_clock_is_asked(monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: JUNE_2019)
+    assert parse_retry_after("Mon, 03 Jun 2019 11:30:12 GMT") == 1812
+    assert headers_hint({"Retry-After": "Mon, 03 Jun 2019 11:30:12 GMT"}) == 1812
+
+
+# Looking a header up
+
+
+class CaseSensitive:
+    """Has ``get`` and nothing else."""
+
+    def __init__(self, **headers):
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    def get(self, name):
+        return self.headers.get(name)
+
+
+class OnlyItems:
+    def __init__(self, *pairs):
+        self.pairs = pairs
+
+    def items(self):
+        return iter(self.pairs)
+
+
+class Rows:
+    """Like h11's headers: a sequence of pairs of bytes, without ``get`` or ``items``."""
+
+    def __init__(self, *pairs):
+        self.pairs = pairs
+
+    def __getitem__(self, index):
+        return self.pairs[index]
+
+
+def message(name, value):
+    made = Message()
+    made[name] = value
+    return made
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"retry-after": "7"},
+        {"Retry-After": "7"},
+        {"reTRY-after": "7"},
+        {"RETRY-AFTER": b"7"},
+        {"Retry-After": 7},
+        {"Retry-After": ["7", "9"]},
+        {"Retry-After": ("7",)},
+        {b"retry-after": b"7"},
+        {5: "x", None: "y", "Retry-After": "7"},
+        {"retry-after": None, "Retry-After": "7"},
+        {"retry-after": object(), "RETRY-AFTER": "7"},
+        OrderedDict({"Retry-After": "7"}),
+        UserDict({"Retry-After": "7"}),
+        MappingProxyType({"Retry-After": "7"}),
+        message("RETRY-after", "7"),
+        CaseSensitive(retry_after="7"),
+        CaseSensitive(Retry_After="7"),
+        CaseSensitive(rETRY_after="7"),
+        OnlyItems(("X", "y"), ("Retry-After", "7")),
+        Rows((b"X", b"y"), (b"Retry-After", b"7")),
+        [("Retry-After", "7"), ("Retry-After", "9")],
+        (("retry-after", "7"),),
+        [["Retry-After", "7"]],
+        [("x",), ("a", "b", "c"), "ab", None, (None, "1"), ("Retry-After", None), ("Retry-After", "7")],
+    ],
+)
+def test_a_header_is_found_in_every_shape_that_clients_keep_headers_in(headers):
+    assert header(headers, "rETRY-after") == "7"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [("7", "7"), (b"\xe4", "\xe4"), (7, "7"), (1.5, "1.5"), (1e-05, "0.000010"), ("", "")]
+)
+def test_a_value_comes_back_as_text(value, text):
+    assert header({"x": value}, "x") == text
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, False, object(), {}, [], (), [None], Mock(), bytearray(b"5")], ids=label
+)
+def test_a_value_that_no_client_would_store_is_absent(value):
+    assert header({"x": value}, "x") is None
+
+
+class Raises:
+    def __init__(self, *methods):
+        self.methods = methods
+
+    def __raise(self, name):
+        if name in self.methods:
+            raise RuntimeError(name)
+
+    def get(self, name):
+        self.__raise("get")
+        return {"retry-after": "7"}.get(name)
+
+    def items(self):
+        self.__raise("items")
+        yield "Retry-After", "7"
+        self.__raise("later")
+
+    def __iter__(self):
+        raise RuntimeError("iter")
+
+
+class NeedsDefault:
+    def get(self, name, default):
+        return "7"
+
+
+class AnswersAll:
+    def __getattr__(self, name):
+        return lambda *args: "503"
+
+
+class Endless:
+    def __iter__(self):
+        while True:
+            yield "X", "y"
+
+
+def every_mock():
+    return [Mock(), MagicMock(), AsyncMock(), MagicMock(spec=dict), Mock(spec=dict), AnswersAll()]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        None, "retry-after: 7", b"retry-after: 7", 7, object(), dict, {}, [], Endless(), NeedsDefault(),
+        Raises("get", "items"), Raises("get", "later"), *every_mock(),
+    ],
+    ids=label,
+)  # fmt: skip
+def test_headers_that_answer_nothing_or_everything_or_raise_say_nothing(headers):
+    assert header(headers, "Retry-After") is None
+    assert headers_hint(headers, status=429) is None
+    assert limited(headers) is False
+    assert should_retry(headers) is None
+
+
+@pytest.mark.parametrize("headers", [Raises("get"), Raises("items"), Raises("later")])
+def test_one_way_in_is_enough(headers):
+    assert header(headers, "Retry-After") == "7"
+    assert headers_hint(headers) == 7.0
+
+
+def test_no_mock_is_ever_called():
+    for mock in every_mock()[:5]:
+        header(mock, "Retry-After")
+        headers_hint(mock, status=429)
+        called = [name for name, _, _ in mock.mock_calls]
+        assert set(called) <= {"__iter__"}
+
+
+def test_an_iterator_is_left_to_its_owner():
+    pairs = iter([("Retry-After", "7")])
+    assert header(pairs, "Retry-After") is None
+    assert next(pairs) == ("Retry-After", "7")
+
+
+def test_at_most_200_headers_are_passed_over():
+    pairs = [(f"X-{number}", "y") for number in range(199)]
+    assert header([*pairs, ("Retry-After", "7")], "Retry-After") == "7"
+    assert header([*pairs, ("x", "y"), ("Retry-After", "7")], "Retry-After") is None
+
+
+def test_a_mapping_of_more_than_200_headers_is_asked_by_name():
+    headers = {f"X-{number}": "y" for number in range(300)} | {"Retry-After": "7"}
+    assert headers_hint(headers) == 7.0
+    assert headers_hint({"X-None": None} | headers) == 7.0
+
+
+def test_one_pair_that_cannot_be_read_does_not_hide_the_others():
+    class LoudPair(tuple):
+        def __iter__(self):
+            raise RuntimeError("no")
+
+    assert headers_hint([LoudPair(("x", "y")), ("Retry-After", "7")]) == 7.0
+
+
+def test_a_mapping_that_can_only_be_walked_by_name_is_asked_by_name():
+    class Keys(CaseSensitive):
+        def __iter__(self):
+            return iter(self.headers)
+
+    assert headers_hint(Keys(Retry_After="7")) == 7.0
+
+
+def test_interrupts_are_not_swallowed():
+    class Interrupted:
+        def get(self, name):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        header(Interrupted(), "Retry-After")
+
+
+# All headers together
+
+
+@pytest.mark.parametrize(
+    ("headers", "delay"),
+    [
+        ({"retry-after-ms": "250"}, 0.25),
+        ({"retry-after-ms": "1.5"}, 0.0015),
+        ({"x-ms-retry-after-ms": "2500"}, 2.5),
+        ({"x-amz-retry-after": "700"}, 0.7),
+        ({"Retry-After": "7"}, 7.0),
+        ({"Retry-After": "0"}, 0.0),
+        ({"Retry-After": b"4"}, 4.0),
+        ({"Retry-After": "120, 60"}, 120.0),
+        ({"X-RateLimit-Reset-After": "4.25", "X-RateLimit-Remaining": "0"}, 4.25),
+        ({"RateLimit": '"default";r=0;t=30', "RateLimit-Policy": '"default";q=100;w=60'}, 30.0),
+        ({"RateLimit-Remaining": "0", "RateLimit-Reset": "17"}, 17.0),
+        ({"RateLimit-Reset": str(IN_2026 + 17)}, 17.0),  # GitLab sends an epoch under the draft's name
+        ({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "45"}, 45.0),
+        ({"X-RateLimit-Reset": str(IN_2026 + 40)}, 40.0),
+        ({"X-RateLimit-Reset": f"{IN_2026 + 40}.5"}, 40.5),  # envoy refuses; Discord sends it
+        ({"X-RateLimit-Reset": f"{IN_2026 + 40}250"}, 40.25),
+        ({"X-RateLimit-Reset": str(IN_2026 - 40)}, 0.0),  # envoy ignores the past; here it is zero everywhere
+        ({"X-RateLimit-Reset": "1000000000"}, 0.0),
+        ({"X-RateLimit-Reset": "999999999"}, 999999999.0),
+        ({"X-RateLimit-Reset": "99999999999"}, 99999999999.0 - IN_2026),
+        ({"X-RateLimit-Reset": "100000000000"}, 0.0),
+        ({"X-RateLimit-Reset": "Sat, 25 Jul 2026 17:20:30 GMT"}, 30.0),
+        ({"X-RateLimit-Reset": "2026-07-25T17:20:30Z"}, 30.0),
+        ({"x-rate-limit-reset": str(IN_2026 + 9), "x-rate-limit-remaining": "0"}, 9.0),
+        ({"x-ratelimit-reset-requests": "6m0s"}, 360.0),
+        ({"x-ratelimit-reset-tokens": "1s"}, 1.0),
+        ({"x-ratelimit-reset-requests": "12ms"}, 0.012),
+        ({"x-ratelimit-reset-requests": "1h2m3s"}, 3723.0),
+        ({"x-ratelimit-reset-requests": "1d"}, 86400.0),
+        ({"x-ratelimit-reset-requests": "2m59.56s"}, 179.56),
+        ({"x-ratelimit-reset-requests": "1s5us"}, 1.000005),
+        ({"x-ratelimit-reset-requests": "30"}, 30.0),  # Azure OpenAI: bare seconds
+        ({"x-ratelimit-reset-requests": "1s", "x-ratelimit-reset-tokens": "6m0s"}, 360.0),
+        ({"anthropic-ratelimit-requests-reset": "2026-07-25T17:20:05Z"}, 5.0),
+        ({"anthropic-ratelimit-tokens-reset": "2026-07-25T19:20:05.5+02:00"}, 5.5),
+        ({"anthropic-ratelimit-input-tokens-reset": "2026-07-25T17:19:00Z"}, 0.0),
+        (
+            {
+                "anthropic-ratelimit-tokens-reset": "2026-07-25T17:20:05Z",
+                "anthropic-ratelimit-output-tokens-reset": "2026-07-25T17:20:09Z",
+            },
+            9.0,
+        ),
+    ],
+)
+def test_each_header_is_read_in_its_own_unit(headers, delay):
+    assert headers_hint(headers, status=429, now=IN_2026) == pytest.approx(delay)
+
+
+BY_RANK = [
+    ("retry-after-ms", "1000"),
+    ("x-ms-retry-after-ms", "2000"),
+    ("x-amz-retry-after", "3000"),
+    ("Retry-After", "4"),
+    ("X-RateLimit-Reset-After", "5"),
+    ("RateLimit", '"a";r=0;t=6'),
+    ("RateLimit-Reset", "7"),
+    ("X-RateLimit-Reset", "8"),
+    ("X-Rate-Limit-Reset", "9"),
+    ("x-ratelimit-reset-tokens", "10s"),
+    ("anthropic-ratelimit-requests-reset", "11"),
+]
+
+
+@pytest.mark.parametrize("rank", range(len(BY_RANK)))
+def test_the_first_readable_header_in_order_of_precedence_wins(rank):
+    better = [(name, "soon") for name, _ in BY_RANK[:rank]]
+    assert headers_hint([*reversed(BY_RANK[rank:]), *better], status=429) == rank + 1
+    assert headers_hint(dict(BY_RANK[rank:]) | dict(better), status=429) == rank + 1
+
+
+@pytest.mark.parametrize("status", [200, 202, 302, 400, 404, 408, 500, 502, 504, 529])
+def test_reset_headers_ride_on_every_answer_and_delay_none_but_the_limited(status):
+    assert headers_hint(dict(BY_RANK[4:]), status=status) is None
+    assert headers_hint(dict(BY_RANK[3:]), status=status) == 4.0
+
+
+@pytest.mark.parametrize("status", [403, 429, 503, HTTPStatus.TOO_MANY_REQUESTS, None])
+@pytest.mark.parametrize(("name", "value"), BY_RANK[4:])
+def test_reset_headers_count_where_a_limit_may_be_the_reason_or_no_status_is_known(status, name, value):
+    assert headers_hint({name: value}, status=status) is not None
+
+
+REMAINING = [
+    ("X-RateLimit-Reset-After", "5", "X-RateLimit-Remaining"),
+    ("RateLimit-Reset", "5", "RateLimit-Remaining"),
+    ("X-RateLimit-Reset", "5", "X-RateLimit-Remaining"),
+    ("X-Rate-Limit-Reset", "5", "X-Rate-Limit-Remaining"),
+    ("x-ratelimit-reset-requests", "5s", "x-ratelimit-remaining-requests"),
+    ("x-ratelimit-reset-tokens", "5s", "x-ratelimit-remaining-tokens"),
+    ("anthropic-ratelimit-requests-reset", "5", "anthropic-ratelimit-requests-remaining"),
+    ("anthropic-ratelimit-tokens-reset", "5", "anthropic-ratelimit-tokens-remaining"),
+    ("anthropic-ratelimit-input-tokens-reset", "5", "anthropic-ratelimit-input-tokens-remaining"),
+    ("anthropic-ratelimit-output-tokens-reset", "5", "anthropic-ratelimit-output-tokens-remaining"),
+]
+
+
+@pytest.mark.parametrize("status", [403, 429, 503, None])
+@pytest.mark.parametrize(("reset", "value", "remaining"), REMAINING)
+def test_a_reset_header_counts_only_while_nothing_remains(reset, value, remaining, status):
+    assert headers_hint({reset: value}, status=status) == 5.0
+    assert headers_hint({reset: value, remaining: "0"}, status=status) == 5.0
+    assert headers_hint({reset: value, remaining: "unknown"}, status=status) == 5.0
+    assert headers_hint({reset: value, remaining: "7"}, status=status) is None
+    assert headers_hint({reset: value, remaining: "7", "Retry-After": "3"}, status=status) == 3.0
+
+
+def test_of_two_buckets_only_the_empty_one_counts():
+    headers = {
+        "x-ratelimit-reset-requests": "1s",
+        "x-ratelimit-remaining-requests": "0",
+        "x-ratelimit-reset-tokens": "6m0s",
+        "x-ratelimit-remaining-tokens": "149984",
+    }
+    assert headers_hint(headers, status=429) == 1.0
+
+
+@pytest.mark.parametrize(
+    "text", ["-1", "-1s", "s", "5x", "5m3", "5m 3s", "1..5s", "1h-2m", "", "\xb5s", "1e3s", "m5"]
+)
+def test_a_duration_that_is_none_is_ignored(text):
+    assert headers_hint({"x-ratelimit-reset-requests": text}, status=429) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-07-25T17:20:05",
+        "2026-07-25",
+        "2026-02-31T00:00:00Z",
+        "12:00",
+        "-5",
+        "soon",
+        "\u0662026-07-25T17:20:05Z",
+        "",
+    ],
+)
+def test_a_reset_moment_that_is_none_is_ignored(text):
+    assert headers_hint({"anthropic-ratelimit-requests-reset": text}, status=429, now=IN_2026) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "delay"),
+    [
+        ('"default";r=0;t=30', 30.0),
+        ('"default"; r=0; t=30', 30.0),
+        ('"default";t=30;r=0', 30.0),
+        ('"default";r=0;t=30;pk=:cHsdsRa894==:', 30.0),
+        ("default;r=0;t=30", 30.0),
+        ('"default";r=0;t=0', 0.0),
+        ('"a;r=9, b";r=0;t=30', 30.0),
+        (r'"a\"b";r=0;t=30', 30.0),
+        ('"hour";r=0;t=90, "day";r=0;t=4000', 4000.0),
+        ('"hour";r=0;t=90, "day";r=5;t=4000', 90.0),
+        ('"a";t=30', 30.0),
+        ("limit=10, remaining=0, reset=5", 5.0),
+        ("limit=10, remaining=3, reset=5", None),
+        ('"default";r=1;t=30', None),
+        ('"default";r=0', None),
+        ('"default";r=0;t=-30', None),
+        ('"default";r=0;t=soon', None),
+        ('"default";r=x;t=30', None),
+        ('"default;r=0;t=30', None),
+        ('"default"', None),
+        ("0", None),
+        ("", None),
+    ],
+)
+def test_the_ratelimit_field_gives_the_longest_reset_of_its_exhausted_policies(text, delay):
+    assert headers_hint({"RateLimit": text}, status=429) == delay
+
+
+def test_a_date_is_measured_from_the_answers_own_date_whatever_the_local_clock_says():
+    headers = {"Date": "Mon, 03 Jun 2019 11:00:00 GMT", "Retry-After": "Mon, 03 Jun 2019 11:00:30 GMT"}
+    assert headers_hint(headers, status=503, now=JUNE_2019 + 86400) == 30.0
+    assert headers_hint(headers, status=503, now=JUNE_2019 - 86400) == 30.0
+    reset = {"Date": headers["Date"], "X-RateLimit-Reset": str(JUNE_2019 + 30)}
+    assert headers_hint(reset, status=429, now=JUNE_2019 + 86400) == 30.0
+
+
+def test_an_unreadable_date_of_the_answer_leaves_the_local_clock():
+    headers = {"Date": "yesterday", "Retry-After": "Mon, 03 Jun 2019 11:00:30 GMT"}
+    assert headers_hint(headers, status=503, now=JUNE_2019) == 30.0
+
+
+def test_the_answers_date_does_not_change_a_delay_in_seconds():
+    assert headers_hint({"Date": "Mon, 03 Jun 2019 11:00:00 GMT", "Retry-After": "7"}, now=IN_2026) == 7.0
+
+
+def test_repeated_lines_kept_apart_count_as_if_joined():
+    assert headers_hint([("Retry-After", "60"), ("retry-after", "120")]) == 120.0
+    date = "Mon, 03 Jun 2019 11:00:30 GMT"
+    assert headers_hint([("Retry-After", date), ("Retry-After", date)], now=JUNE_2019) == 30.0
+
+
+# Evidence of a limit, and the server's verdict
+
+
+@pytest.mark.parametrize(
+    ("headers", "evidence"),
+    [
+        ({"Retry-After": "60"}, True),
+        ({"Retry-After": "0"}, True),
+        ({"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}, True),
+        ({"retry-after-ms": "60"}, True),
+        ({"Retry-After": "soon"}, False),
+        ({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "45"}, True),
+        ({"X-RateLimit-Remaining": "7", "X-RateLimit-Reset": "45"}, False),
+        ({"X-RateLimit-Reset": "45"}, False),
+        ({"x-rate-limit-remaining": "0"}, True),
+        ({"RateLimit-Remaining": "0"}, True),
+        ({"RateLimit": '"a";r=0;t=30'}, True),
+        ({"RateLimit": '"a";r=0'}, True),
+        ({"RateLimit": '"a";r=4, "b";r=0'}, True),
+        ({"RateLimit": '"a";r=4;t=30'}, False),
+        ({"RateLimit": '"a";t=30'}, False),
+        ({"anthropic-ratelimit-tokens-remaining": "0"}, True),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_a_limit_shows_by_a_delay_or_by_nothing_remaining(headers, evidence):
+    assert limited(headers) is evidence
+
+
+@pytest.mark.parametrize(
+    ("headers", "verdict"),
+    [
+        ({"x-should-retry": "true"}, True),
+        ({"x-should-retry": "false"}, False),
+        ({"X-Should-Retry": b" False\t"}, False),
+        ({"Stripe-Should-Retry": "true"}, True),
+        ({"Stripe-Should-Retry": "false"}, False),
+        ({"x-should-retry": "true", "Stripe-Should-Retry": "false"}, True),
+        ({"x-should-retry": "maybe", "Stripe-Should-Retry": "false"}, False),
+        ({"x-should-retry": "1"}, None),
+        ({"x-should-retry": ""}, None),
+        ({"x-should-retry": True}, None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_the_servers_verdict_is_true_false_or_nothing(headers, verdict):
+    assert should_retry(headers) is verdict
+
+
+# Nothing raises, nothing is slow, nothing dear is imported
+
+ANY_TEXT = st.text() | st.text('0123456789.,;:=-+ \trtRT"\\hmsdGMTSunNov', max_size=40)
+ANY_VALUE = st.one_of(
+    ANY_TEXT,
+    st.binary(),
+    st.integers(),
+    st.floats(),
+    st.none(),
+    st.booleans(),
+    st.lists(ANY_TEXT, max_size=2),
+)
+ANY_NAME = st.sampled_from([name for _, _, names in _hints._ROWS for name in names] + ["date"]) | st.text()
+
+
+def is_a_delay_or_nothing(delay):
+    return delay is None or (type(delay) is float and 0 <= delay < float("inf"))
+
+
+@given(ANY_VALUE)
+def test_no_value_makes_the_parser_raise_or_answer_anything_but_a_delay(value):
+    assert is_a_delay_or_nothing(parse_retry_after(value, now=IN_2026))
+
+
+@given(st.lists(st.tuples(ANY_NAME, ANY_VALUE), max_size=6), st.sampled_from([None, 403, 429, 500]))
+def test_no_headers_make_the_readers_raise(pairs, status):
+    for headers in (pairs, dict(pairs)):
+        assert is_a_delay_or_nothing(headers_hint(headers, status=status, now=IN_2026))
+        assert limited(headers) in (True, False)
+        assert should_retry(headers) in (True, False, None)
+
+
+@pytest.mark.parametrize(
+    "filler", ["9", " ", ",", "1,", ";", "=", '"', "1s", "a", "\u0663", "Sun, ", ".", "-", "r=0;t=1,"]
+)
+def test_a_header_of_64_kib_costs_less_than_a_millisecond(filler):
+    value = (filler * 65536)[:65536]
+
+    def best(function, *args):
+        times = []
+        for _ in range(20):
+            start = time.perf_counter()
+            function(*args)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    assert best(parse_retry_after, value) < 0.001
+    for name in ("retry-after", "ratelimit", "x-ratelimit-reset-tokens", "x-should-retry"):
+        assert best(headers_hint, {name: value}) < 0.001
+        # As long as is still read: 0.2 ms at worst, with room for coverage on a busy machine.
+        assert best(headers_hint, {name: value[:256]}) < 0.005
+        assert best(should_retry, {name: value}) < 0.001
+
+
+def test_importing_the_module_imports_nothing_dear():
+    code = (
+        "import sys, time\n"
+        "kept = set(sys.modules)\n"
+        "exec(compile(open(sys.argv[1], encoding='utf-8').read(), 'hints', 'exec'), {'__name__': 'hints'})\n"
+        "print(*sorted(set(sys.modules) - kept))"
+    )
+    run = [sys.executable, "-I", "-S", "-c", code, str(_hints.__file__)]
+    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout.split() in (
+        [],
+        ["__future__"],
+    )
