@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from redouble import Policy, retrying
 from redouble.testing import FakeClock, Scripted, scripted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.fixture
@@ -80,3 +82,35 @@ class Flavour:
 def flavour(request: pytest.FixtureRequest) -> Flavour:
     """Runs the test once on each driver."""
     return Flavour(request.param)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop on which time passes only by jumping to the next thing that is due."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._virtual_now = 0.0
+
+    def time(self) -> float:
+        return self._virtual_now
+
+    def _run_once(self) -> None:
+        if not self._ready and self._scheduled:  # type: ignore[attr-defined]
+            self._virtual_now = max(self._virtual_now, self._scheduled[0]._when)  # type: ignore[attr-defined]
+        super()._run_once()  # type: ignore[misc]
+
+
+@pytest.fixture
+def virtual() -> Callable[..., Any]:
+    """Runs an async function on virtual time: ``virtual(main, loop_is_wanted)``."""
+
+    def run(main: Callable[..., Any]) -> Any:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            return runner.run(main())
+
+    return run
+
+
+def loop_time() -> float:
+    """The clock of the running loop, for policies on virtual time."""
+    return asyncio.get_running_loop().time()

@@ -93,9 +93,10 @@ class TrioLimit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        caught = bool(self._scope.__exit__(kind, error, trace))
+        self._scope.__exit__(kind, error, trace)
+        # Not by what __exit__ gives, which is true of a block without an error too.
         self.struck = bool(self._scope.cancelled_caught)
-        return caught
+        return self.struck
 
 
 def _step(coroutine: Any) -> None:

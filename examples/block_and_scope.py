@@ -1,0 +1,47 @@
+"""A block that is run again, and a scope in which many calls share one deadline."""
+
+import sqlite3
+
+from redouble import DeadlineExceeded, Policy, retrying
+
+store = sqlite3.connect(":memory:", isolation_level=None)
+store.execute("create table log (run integer, line text)")
+
+# A block: several statements that belong together, without a function around them.
+for attempt in retrying(attempts=3, base=0.05):
+    with attempt, store:
+        store.execute("begin")
+        for line in "abc":
+            store.execute("insert into log values (?, ?)", (attempt.number, line))
+        if attempt.number == 1:
+            raise TimeoutError("the disk is slow today")  # the transaction is rolled back
+rows = store.execute("select count(*), max(run) from log").fetchone()
+print(f"block: {rows[0]} rows, written by run {rows[1]}")
+store.close()
+
+# A block that asks to be run again without an exception.
+pages = iter([None, None, "report.pdf"])
+for attempt in retrying(attempts=5):
+    with attempt:
+        page = next(pages)
+        if page is None:
+            attempt.again("not ready", after=0.05)
+print(f"asked again: {page} on run {attempt.number}, before it: {attempt.previous}")
+
+# A scope: each call is retried, and all of them together have 0.5 s.
+failures = {"disk": 1, "cpu": 0, "net": 99}
+
+
+def read(sensor):
+    if failures[sensor]:
+        failures[sensor] -= 1
+        raise TimeoutError(f"{sensor} does not answer")
+    return f"{sensor} is fine"
+
+
+with retrying(Policy(attempts=20, base=0.05, deadline=0.5)) as call:
+    for sensor in failures:
+        try:
+            print("scope:", call(read, sensor))
+        except DeadlineExceeded as error:
+            print(f"scope: {sensor} used up the time, last error: {error.last_error}")

@@ -1,0 +1,234 @@
+"""The one decision as a table: outcome and limits in, wait or stop with its reason out. No clock, no loop."""
+
+from __future__ import annotations
+
+import datetime
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from redouble import Cause, Policy, Rule, Verdict
+from redouble._decide import Progress, Refused, Stop, Wait, decide
+from redouble.backoff import exponential, fixed
+from redouble.classify import Classifier
+from redouble.errors import ResultRejected
+from redouble.events import Reason
+
+
+class HTTPError(Exception):
+    """An exception with a response, as HTTP clients raise."""
+
+    def __init__(self, status: int, headers: dict[str, str] | None = None, method: str | None = None) -> None:
+        super().__init__(f"HTTP {status}")
+        request = None if method is None else SimpleNamespace(method=method, headers={})
+        self.response = SimpleNamespace(status_code=status, headers=headers or {}, request=request)
+
+
+class Pinned(Random):
+    """Draws the same number always."""
+
+    def __init__(self, u: float) -> None:
+        super().__init__()
+        self.u = u
+
+    def random(self) -> float:
+        return self.u
+
+
+STEADY = Policy(backoff=exponential)
+
+# policy, progress, failure, now -> the delay, or the reason to stop
+TABLE: list[tuple[str, Policy, Progress, Any, float, float | Reason]] = [
+    ("a transient failure waits", STEADY, Progress(1), ConnectionResetError(), 0.0, 1.0),
+    ("the wait grows with the attempt", STEADY, Progress(3), ConnectionResetError(), 0.0, 4.0),
+    ("an unknown failure stops", STEADY, Progress(1), ValueError(), 0.0, Reason.not_retryable),
+    ("the last attempt stops", STEADY, Progress(4), TimeoutError(), 0.0, Reason.attempts),
+    ("without a limit it goes on", STEADY.replace(attempts=None, deadline=9e9), Progress(400), TimeoutError(), 0.0, 30.0),
+    ("one attempt is one attempt", STEADY.replace(attempts=1), Progress(1), TimeoutError(), 0.0, Reason.attempts),
+    ("switched off", STEADY.replace(enabled=False), Progress(1), TimeoutError(), 0.0, Reason.disabled),
+    ("switched off by a flag", STEADY.replace(enabled=lambda: 0), Progress(1), TimeoutError(), 0.0, Reason.disabled),
+    ("left on by a flag", STEADY.replace(enabled=lambda: 1), Progress(1), TimeoutError(), 0.0, 1.0),
+    ("off comes before the verdict", STEADY.replace(enabled=False), Progress(1), ValueError(), 0.0, Reason.disabled),
+    ("a hint is waited for", STEADY.replace(rng=Pinned(0.0)), Progress(1), HTTPError(503, {"Retry-After": "7"}), 0.0, 7.0),
+    ("a hint gets jitter above it", STEADY.replace(rng=Pinned(0.5)), Progress(1), HTTPError(503, {"Retry-After": "7"}), 0.0, 7.5),
+    ("a hint may pass the cap", STEADY.replace(cap=2, rng=Pinned(0.0)), Progress(1), HTTPError(429, {"Retry-After": "9"}), 0.0, 9.0),
+    ("a hint of 0 leaves it to the backoff", STEADY, Progress(2), HTTPError(503, {"Retry-After": "0"}), 0.0, 2.0),
+    ("a date in the past leaves it to the backoff", STEADY, Progress(1), HTTPError(503, {"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"}), 0.0, 1.0),
+    ("a hint at the patience is waited for", STEADY.replace(rng=Pinned(0.0)), Progress(1), HTTPError(503, {"Retry-After": "120"}), 0.0, 120.0),
+    ("a hint above the patience stops", STEADY, Progress(1), HTTPError(503, {"Retry-After": "120.5"}), 0.0, Reason.patience),
+    ("an absurd hint stops", STEADY, Progress(1), HTTPError(503, {"Retry-After": "1000000000"}), 0.0, Reason.patience),
+    ("attempts are asked before the hint", STEADY, Progress(4), HTTPError(503, {"Retry-After": "999"}), 0.0, Reason.attempts),
+    ("a wait that fits the deadline", STEADY, Progress(1, ends=11.5), TimeoutError(), 10.0, 1.0),
+    ("a wait that ends at the deadline", STEADY, Progress(1, ends=11.0), TimeoutError(), 10.0, Reason.deadline),
+    ("a wait that would pass it", STEADY, Progress(1, ends=10.5), TimeoutError(), 10.0, Reason.deadline),
+    ("a deadline that has passed", STEADY, Progress(1, ends=9.0), TimeoutError(), 10.0, Reason.deadline),
+    ("a hint that would pass the deadline", STEADY, Progress(1, ends=15.0), HTTPError(503, {"Retry-After": "30"}), 10.0, Reason.deadline),
+    ("patience is asked before the deadline", STEADY, Progress(1, ends=15.0), HTTPError(503, {"Retry-After": "300"}), 10.0, Reason.patience),
+    ("jitter is clipped so that a hint fits", STEADY.replace(rng=Pinned(0.999)), Progress(1, ends=15.0), HTTPError(503, {"Retry-After": "4.5"}), 10.0, 4.9995),
+    ("a permanent failure past the deadline stays itself", STEADY, Progress(1, ends=9.0), ValueError(), 10.0, Reason.not_retryable),
+    ("deferring while a call further out retries", STEADY.replace(nested="defer"), Progress(1, outer_retrying=True), TimeoutError(), 0.0, Reason.nested),
+    ("deferring only then", STEADY.replace(nested="defer"), Progress(1), TimeoutError(), 0.0, 1.0),
+    ("independent of what is further out", STEADY, Progress(1, outer_retrying=True), TimeoutError(), 0.0, 1.0),
+    ("the deadline is asked before nesting", STEADY.replace(nested="defer"), Progress(1, ends=1.0, outer_retrying=True), TimeoutError(), 0.0, Reason.deadline),
+    ("a POST that may have acted stops", STEADY, Progress(1), HTTPError(500, method="POST"), 0.0, Reason.not_idempotent),
+    ("a POST that was refused before acting waits", STEADY, Progress(1), HTTPError(429, method="POST"), 0.0, 1.0),
+    ("a GET waits", STEADY, Progress(1), HTTPError(500, method="GET"), 0.0, 1.0),
+    ("a POST that may be repeated waits", STEADY.replace(idempotent=True), Progress(1), HTTPError(500, method="POST"), 0.0, 1.0),
+    ("a GET that may not be repeated stops", STEADY.replace(idempotent=False), Progress(1), HTTPError(500, method="GET"), 0.0, Reason.not_idempotent),
+    ("a refused connection never acted", STEADY.replace(idempotent=False), Progress(1), ConnectionRefusedError(), 0.0, 1.0),
+    ("idempotency is asked before attempts", STEADY.replace(attempts=1), Progress(1), HTTPError(500, method="POST"), 0.0, Reason.not_idempotent),
+    ("a refused result waits", STEADY, Progress(1), Refused(None), 0.0, 1.0),
+    ("a refused response gives its hint", STEADY.replace(rng=Pinned(0.0)), Progress(1), Refused(HTTPError(503, {"Retry-After": "3"}).response), 0.0, 3.0),
+    ("a refused 404 gives its hint too", STEADY.replace(rng=Pinned(0.0)), Progress(1), Refused((404, {"Retry-After": "3"}, b"")), 0.0, 3.0),
+    ("a refused result of a POST stops", STEADY, Progress(1), Refused(HTTPError(500, method="POST").response), 0.0, Reason.not_idempotent),
+    ("a block sets its own wait", STEADY, Progress(1), Refused(None, "later", 2.25), 0.0, 2.25),
+    ("the last refused result stops", STEADY, Progress(4), Refused(None), 0.0, Reason.attempts),
+    ("types that are named", STEADY.replace(on=ValueError), Progress(1), ValueError(), 0.0, 1.0),
+    ("types that are not", STEADY.replace(on=(KeyError, OSError)), Progress(1), ValueError(), 0.0, Reason.not_retryable),
+    ("no types at all", STEADY.replace(on=()), Progress(1), TimeoutError(), 0.0, Reason.not_retryable),
+    ("types narrow the default", STEADY.replace(on=KeyError), Progress(1), TimeoutError(), 0.0, Reason.not_retryable),
+    ("a named type still gives its hint", STEADY.replace(on=HTTPError, rng=Pinned(0.0)), Progress(1), HTTPError(404, {"Retry-After": "3"}), 0.0, 3.0),
+    ("a named type still needs to be repeatable", STEADY.replace(on=HTTPError), Progress(1), HTTPError(500, method="PATCH"), 0.0, Reason.not_idempotent),
+    ("a predicate says yes", STEADY.replace(on=lambda e: True), Progress(1), ValueError(), 0.0, 1.0),
+    ("a predicate says no", STEADY.replace(on=lambda e: False), Progress(1), TimeoutError(), 0.0, Reason.not_retryable),
+    ("a predicate says nothing", STEADY.replace(on=lambda e: None), Progress(1), TimeoutError(), 0.0, Reason.not_retryable),
+    ("a predicate says something", STEADY.replace(on=lambda e: "yes"), Progress(1), ValueError(), 0.0, 1.0),
+    ("a predicate says how long", STEADY.replace(on=lambda e: 7), Progress(1), ValueError(), 0.0, 7.0),
+    ("a predicate says how long, past the patience", STEADY.replace(on=lambda e: 500.0), Progress(1), ValueError(), 0.0, 500.0),
+    ("a predicate gives a timedelta", STEADY.replace(on=lambda e: datetime.timedelta(seconds=3)), Progress(1), ValueError(), 0.0, 3.0),
+    ("a predicate says 0: the backoff applies", STEADY.replace(on=lambda e: 0), Progress(2), ValueError(), 0.0, 2.0),
+    ("a predicate says 0 against a hint: the backoff applies", STEADY.replace(on=lambda e: 0), Progress(1), HTTPError(503, {"Retry-After": "9"}), 0.0, 1.0),
+    ("a predicate's delay that cannot be waited for", STEADY.replace(on=lambda e: float("inf")), Progress(1), ValueError(), 0.0, 1.0),
+    ("a predicate's NaN", STEADY.replace(on=lambda e: float("nan")), Progress(1), ValueError(), 0.0, 1.0),
+    ("a predicate's negative delay", STEADY.replace(on=lambda e: -3), Progress(1), ValueError(), 0.0, 1.0),
+    ("a predicate gives a verdict", STEADY.replace(on=lambda e: Verdict(True, retry_after=2.0), rng=Pinned(0.0)), Progress(1), ValueError(), 0.0, 2.0),
+    ("a verdict whose hint is no number", STEADY.replace(on=lambda e: Verdict(True, retry_after=float("nan"))), Progress(1), ValueError(), 0.0, 1.0),
+    ("a verdict whose hint is garbage", STEADY.replace(on=lambda e: Verdict(True, retry_after="soon")), Progress(1), ValueError(), 0.0, Reason.callback),
+    ("a predicate that raises", STEADY.replace(on=lambda e: 1 / 0), Progress(1), TimeoutError(), 0.0, Reason.callback),
+    ("a flag that raises", STEADY.replace(enabled=lambda: 1 / 0), Progress(1), TimeoutError(), 0.0, Reason.callback),
+    ("a classifier of one's own", STEADY.replace(on=Classifier(transient=(ValueError,))), Progress(1), ValueError(), 0.0, 1.0),
+    ("our own errors are permanent", STEADY, Progress(1), ResultRejected("no", result=None, attempts=1), 0.0, Reason.not_retryable),
+    ("our own errors may be named", STEADY.replace(on=ResultRejected), Progress(1), ResultRejected("no", result=None, attempts=1), 0.0, 1.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("policy", "progress", "failure", "now", "expected"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])  # fmt: skip
+def test_a_failure_and_its_limits_decide_between_a_wait_and_a_reason_to_stop(
+    policy: Policy, progress: Progress, failure: Any, now: float, expected: float | Reason
+) -> None:
+    outcome = decide(policy, progress, failure, now)
+    if isinstance(expected, Reason):
+        assert isinstance(outcome, Stop)
+        assert outcome.reason is expected
+    else:
+        assert isinstance(outcome, Wait)
+        assert outcome.delay == pytest.approx(expected)
+
+
+RULES: dict[Any, Rule] = {
+    TimeoutError: Rule(attempts=2, base=5.0),
+    429: Rule(base=3.0, cap=4.0, backoff=fixed),
+    Cause.unauthorized: Rule(attempts=2),
+    OSError: Rule(base=0.25),
+}
+RULED = STEADY.replace(rules=RULES)
+
+RULED_TABLE: list[tuple[str, Any, dict[Any, int], float | Reason]] = [
+    ("a rule of a type", TimeoutError(), {}, 5.0),
+    ("the nearest type wins", ConnectionResetError(), {}, 0.25),
+    ("a rule makes what it names retryable", FileNotFoundError(), {}, 0.25),
+    ("a status before a cause", HTTPError(429), {}, 3.0),
+    ("a cause", HTTPError(401), {}, 1.0),
+    ("a rule's attempts are used up", HTTPError(401), {Cause.unauthorized: 1}, Reason.attempts),
+    ("others' failures do not count", HTTPError(401), {TimeoutError: 3}, 1.0),
+    ("no rule, no change", ValueError(), {}, Reason.not_retryable),
+]
+
+
+@pytest.mark.parametrize(("failure", "before", "expected"), [row[1:] for row in RULED_TABLE], ids=[row[0] for row in RULED_TABLE])  # fmt: skip
+def test_a_rule_answers_for_what_it_names_by_type_then_status_then_cause(
+    failure: Any, before: dict[Any, int], expected: float | Reason
+) -> None:
+    progress = Progress(1)
+    progress.rule_failures = before or None
+    outcome = decide(RULED, progress, failure, 0.0)
+    if isinstance(expected, Reason):
+        assert isinstance(outcome, Stop)
+        assert outcome.reason is expected
+    else:
+        assert isinstance(outcome, Wait)
+        assert outcome.delay == pytest.approx(expected)
+
+
+def test_a_rules_attempts_never_pass_those_of_the_policy() -> None:
+    policy = STEADY.replace(attempts=2, rules={TimeoutError: Rule(attempts=9)})
+    outcome = decide(policy, Progress(2), TimeoutError(), 0.0)
+    assert isinstance(outcome, Stop)
+    assert outcome.why == "no attempts left"
+
+
+def test_a_rule_of_an_abstract_base_class_answers_for_what_is_registered() -> None:
+    import abc
+
+    class Flaky(Exception, metaclass=abc.ABCMeta):
+        pass
+
+    class Other(Exception):
+        pass
+
+    Flaky.register(Other)
+    outcome = decide(STEADY.replace(rules={Flaky: Rule(base=0.5)}), Progress(1), Other(), 0.0)
+    assert isinstance(outcome, Wait)
+    assert outcome.delay == 0.5
+
+
+def test_a_wait_remembers_the_backoffs_own_delay_not_the_servers() -> None:
+    outcome = decide(STEADY, Progress(2), HTTPError(503, {"Retry-After": "50"}), 0.0)
+    assert isinstance(outcome, Wait)
+    assert outcome.delay >= 50.0
+    assert outcome.previous == 2.0
+
+
+def test_what_is_remembered_for_the_next_wait_is_at_least_the_base() -> None:
+    outcome = decide(Policy(base=2.0, rng=Pinned(0.0)), Progress(1), TimeoutError(), 0.0)
+    assert isinstance(outcome, Wait)
+    assert (outcome.delay, outcome.previous) == (0.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "progress", "failure", "why"),
+    [
+        (STEADY.replace(deadline=5), Progress(3, ends=5.0), TimeoutError(), "the next wait (4.0 s) would pass the deadline of 5 s"),
+        (STEADY, Progress(3, ends=5.0), TimeoutError(), "the next wait (4.0 s) would pass the deadline"),
+        (STEADY.replace(deadline=1), Progress(1, ends=1.0), TimeoutError(), "the deadline of 1 s has passed"),
+        (STEADY.replace(deadline=9), Progress(1, ends=9.0), HTTPError(429, {"Retry-After": "30"}), "the server asked for a wait of 30.0 s, which would pass the deadline of 9 s"),
+        (STEADY, Progress(1), HTTPError(429, {"Retry-After": "200"}), "the server asked for a wait of 200.0 s, above the patience of 120 s"),
+        (STEADY, Progress(1), HTTPError(500, method="POST"), "repeating this POST might act twice; if it may be repeated, say idempotent=True or send an Idempotency-Key"),
+        (STEADY.replace(idempotent=False), Progress(1), TimeoutError(), "the call may have had an effect, and the policy says idempotent=False"),
+        (STEADY.replace(rules={KeyError: Rule(attempts=1)}), Progress(1), KeyError(), "no attempts left for KeyError: its rule allows 1"),
+        (STEADY.replace(rules={429: Rule(attempts=1)}), Progress(1), HTTPError(429), "no attempts left for 429: its rule allows 1"),
+        (STEADY.replace(on=lambda e: {}["x"]), Progress(1), TimeoutError(), "deciding failed with KeyError: 'x'"),
+    ],
+)  # fmt: skip
+def test_a_stop_says_which_limit_and_which_value(
+    policy: Policy, progress: Progress, failure: Any, why: str
+) -> None:
+    outcome = decide(policy, progress, failure, 2.0)
+    assert isinstance(outcome, Stop)
+    assert outcome.why == why
+
+
+def test_an_isinstance_check_that_raises_stops_and_is_named() -> None:
+    class Meta(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            raise RuntimeError("no questions")
+
+    class Strange(Exception, metaclass=Meta):
+        pass
+
+    outcome = decide(STEADY.replace(on=Strange), Progress(1), TimeoutError(), 0.0)
+    assert isinstance(outcome, Stop)
+    assert outcome.reason is Reason.callback
+    assert "no questions" in outcome.why

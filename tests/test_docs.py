@@ -1,0 +1,252 @@
+"""What the documentation says is run: its code, its output, its links, its two commands.
+
+How a page is read:
+
+- A block fenced as ``python`` is run, in order, in one namespace per page, with every wait skipped.
+- Fenced as ``python own-time`` it is run without that: it brings a clock of its own.
+- A block with ``>>>`` is a doctest. After any other block, a block fenced as ``text`` is what it prints;
+  figures such as ``0.63 s`` are drawn at random or measured, so only their place counts.
+- Nothing is fenced as code that is not run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import re
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import redouble
+from redouble import backoff, classify, context, errors, events, presets, testing
+from redouble._catalogue import STATUS_CAUSES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+REFERENCE = "\n".join(page.read_text("utf-8") for page in PAGES if page.parent.name == "reference")
+
+DEMO = "python -m pip install . && python -m redouble demo"
+TESTS = "python -m pip install -e '.[test]' && python -m pytest"
+
+FENCES = {"python", "python own-time", "text", "sh", "toml"}
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+@dataclass
+class Block:
+    """One fenced block of a page."""
+
+    fence: str
+    text: str
+    line: int
+
+    @property
+    def is_code(self) -> bool:
+        return self.fence.startswith("python")
+
+
+def blocks(page: Path) -> list[Block]:
+    found: list[Block] = []
+    inside: Block | None = None
+    for number, line in enumerate(page.read_text("utf-8").splitlines(), start=1):
+        if not line.startswith("```"):
+            if inside is not None:
+                inside.text += line + "\n"
+        elif inside is None:
+            inside = Block(line[3:], "", number)
+        else:
+            found.append(inside)
+            inside = None
+    assert inside is None, f"{page.name}: the block of line {inside and inside.line} never ends"
+    return found
+
+
+def time_for(block: Block) -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext() if block.fence == "python own-time" else testing.no_waits()
+
+
+def run_doctest(page: Path, block: Block, namespace: dict[str, Any]) -> None:
+    parsed = doctest.DocTestParser().get_doctest(block.text, namespace, page.name, str(page), block.line)
+    report = io.StringIO()
+    # The parser copies the namespace; what a block defines must reach those after it.
+    parsed.globs = namespace
+    outcome = doctest.DocTestRunner(optionflags=FLAGS).run(parsed, out=report.write, clear_globs=False)
+    assert not outcome.failed, report.getvalue()
+
+
+def run_script(page: Path, block: Block, namespace: dict[str, Any]) -> str:
+    # As many empty lines before it as there are on the page, so that a traceback names the right line.
+    source = "\n" * block.line + block.text
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(source, str(page), "exec"), namespace)
+    return printed.getvalue()
+
+
+def without_figures(text: str) -> str:
+    return re.sub(r"\d+\.\d+ s\b", "0.0 s", text).strip()
+
+
+def pairs(found: list[Block]) -> Iterator[tuple[Block, Block | None]]:
+    yield from zip(found, [*found[1:], None], strict=False)
+
+
+@every_page
+def test_the_code_on_a_page_runs_and_prints_what_the_page_shows(
+    page: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A module of its own, as for a reader's script: pickle and the like look their classes up there.
+    module = types.ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)
+    for block, following in pairs(blocks(page)):
+        if not block.is_code:
+            continue
+        with time_for(block):
+            if ">>> " in block.text:
+                run_doctest(page, block, module.__dict__)
+                continue
+            printed = run_script(page, block, module.__dict__)
+        shown = following.text if following is not None and following.fence == "text" else ""
+        assert without_figures(printed) == without_figures(shown), f"{page.name}, line {block.line}"
+
+
+@every_page
+def test_no_code_on_a_page_escapes_the_tests(page: Path) -> None:
+    assert {block.fence for block in blocks(page)} <= FENCES
+
+
+def prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """The names by which headings can be linked to, made as on code hosts: lower case, hyphens for blanks."""
+    headings = re.findall(r"^#+ +(.+)$", prose(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@every_page
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if target.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), f"{page.name} links to {target}"
+        assert found.is_relative_to(ROOT), f"{page.name} links to {target}, which is outside of the project"
+        assert not anchor or anchor in anchors(found), f"{page.name} links to {target}: no such heading"
+
+
+def test_every_page_of_the_documentation_is_on_its_map() -> None:
+    index = DOCS / "index.md"
+    linked = {
+        (DOCS / target.partition("#")[0]).resolve() for target in re.findall(r"\]\(([^)]+)\)", prose(index))
+    }
+    assert set(DOCS.rglob("*.md")) - {index} <= linked
+
+
+def test_the_readme_gives_the_two_commands_each_in_a_block_of_its_own() -> None:
+    commands = [block.text for block in blocks(README) if block.fence == "sh"]
+    assert f"{DEMO}\n" in commands
+    assert f"{TESTS}\n" in commands
+
+
+def test_the_readme_is_short_enough_to_be_read_whole() -> None:
+    assert len(README.read_text("utf-8").splitlines()) <= 130
+
+
+def public(module: types.ModuleType) -> set[str]:
+    """What a module without ``__all__`` defines itself and does not hide."""
+    return {
+        name
+        for name, thing in vars(module).items()
+        if not name.startswith("_") and getattr(thing, "__module__", None) == module.__name__
+    }
+
+
+HELPERS = {
+    # Shared among the modules of the package; not meant for users.
+    backoff: {"next_delay", "number", "shown_name", "whole"},
+    context: {"Key", "boundary", "disabled_here", "first_attempt", "running_in", "shorter", "time_left"},
+    errors: {"brief", "shown"},
+    events: {"emit", "wanted"},
+}
+
+
+def mentioned(name: str) -> bool:
+    return re.search(rf"`[^`\n]*\b{name}\b[^`\n]*`", REFERENCE) is not None
+
+
+@pytest.mark.parametrize("module", [redouble, classify], ids=lambda module: module.__name__)
+def test_every_name_a_module_exports_is_in_the_reference(module: types.ModuleType) -> None:
+    assert [name for name in module.__all__ if not mentioned(name)] == []
+
+
+@pytest.mark.parametrize(
+    "module", [backoff, context, errors, events, presets, testing], ids=lambda module: module.__name__
+)
+def test_every_public_thing_of_a_module_is_in_the_reference(module: types.ModuleType) -> None:
+    names = public(module) - HELPERS.get(module, set())
+    assert sorted(name for name in names if not mentioned(name)) == []
+
+
+def table(page: str, first: str) -> dict[str, str]:
+    """The first two columns of every row that begins with a name in backticks, below a heading."""
+    text = (DOCS / "reference" / page).read_text("utf-8").partition(f"## {first}")[2].partition("\n## ")[0]
+    return dict(re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", text, flags=re.MULTILINE))
+
+
+def test_the_table_of_fields_names_every_field_of_a_policy_with_its_true_default() -> None:
+    policy = redouble.Policy()
+    shown = {
+        field: (value.__name__ if callable(value) else repr(value))
+        for field in redouble.Policy._fields
+        if not field.startswith("_")
+        for value in [getattr(policy, field)]
+    }
+    shown["rules"] = "{}"
+    assert {name: default.strip("`") for name, default in table("policy.md", "Fields").items()} == shown
+
+
+PLAIN_AND_HINTED = {"yes": (True, True), "no": (False, False), "with a hint": (False, True)}
+
+
+def test_the_table_of_statuses_says_what_classify_says() -> None:
+    text = (DOCS / "reference" / "classify.md").read_text("utf-8")
+    word = "(yes|no|with a hint)"
+    rows = re.findall(rf"^\| ([\d, ]+) \| {word} \| {word} \| `(\w+)`", text, re.MULTILINE)
+    told = {int(status): row[1:] for row in rows for status in row[0].split(",")}
+    assert set(STATUS_CAUSES) <= set(told)
+    for status, (retried, safe, cause) in told.items():
+        plain = classify.verdict((status, {}, b""))
+        hinted = classify.verdict((status, {"Retry-After": "5"}, b""))
+        assert (plain.retryable, hinted.retryable) == PLAIN_AND_HINTED[retried], status
+        assert (plain.unprocessed, hinted.unprocessed) == PLAIN_AND_HINTED[safe], status
+        assert cause == (hinted if retried == "with a hint" else plain).cause, status
+
+
+def test_the_changelog_begins_with_the_version_of_the_package() -> None:
+    text = (DOCS / "changelog.md").read_text("utf-8")
+    assert re.findall(r"^## (\S+)", text, flags=re.MULTILINE)[0].strip("[]") == redouble.__version__
+
+
+@every_page
+def test_a_page_says_at_its_top_what_the_reader_gets(page: Path) -> None:
+    title, _, rest = page.read_text("utf-8").partition("\n\n")
+    assert title.startswith("# ")
+    opening = rest.partition("\n\n")[0]
+    assert opening
+    assert not opening.startswith(("#", "|", "```", "-"))

@@ -1,0 +1,204 @@
+"""What type checkers see. Checked by mypy and pyright, strict; never run."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import timedelta
+from typing import Any, assert_type
+
+from redouble import (
+    Cause,
+    DeadlineExceeded,
+    Policy,
+    ResultRejected,
+    Rule,
+    Verdict,
+    current_attempt,
+    retry,
+    retrying,
+)
+from redouble.backoff import delays, full_jitter, immediately_once
+from redouble.classify import Classifier, accepted, is_retryable, parse_retry_after, retry_after, verdict
+from redouble.context import Attempt, incoming, outgoing_headers
+from redouble.events import Event, Retrying
+from redouble.presets import standard
+from redouble.testing import FakeClock, no_waits, scripted
+
+# The decorator keeps signatures, sync and async
+
+
+@retry
+def bare(url: str, *, depth: int = 0) -> bytes:
+    return b""
+
+
+assert_type(bare("/", depth=1), bytes)
+bare(5)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
+@retry(attempts=6, base=0.2, cap=5.0, deadline=timedelta(seconds=20))
+async def with_fields(url: str) -> bytes:
+    return b""
+
+
+
+policy = Policy(attempts=3)
+
+
+@retry(policy)
+def with_policy(number: int) -> str:
+    return str(number)
+
+
+@retry(policy, attempts=2)
+def with_both(number: int) -> str:
+    return str(number)
+
+
+@policy
+def by_policy(number: int) -> str:
+    return str(number)
+
+
+@retry()
+def empty(number: int) -> str:
+    return str(number)
+
+
+for decorated in (with_policy, with_both, by_policy, empty):
+    assert_type(decorated(1), str)
+
+
+class Client:
+    @retry
+    def get(self, path: str) -> bytes:
+        return b""
+
+    @retry(deadline=5)
+    async def aget(self, path: str) -> bytes:
+        return b""
+
+    @retry
+    @classmethod
+    def make(cls) -> "Client":
+        return cls()
+
+    @staticmethod
+    @retry
+    def parse(text: str) -> int:
+        return int(text)
+
+    @property
+    @retry
+    def size(self) -> int:
+        return 0
+
+    @retry
+    def stream(self) -> Iterator[int]:
+        yield 1
+
+    @retry
+    async def astream(self) -> AsyncIterator[int]:
+        yield 1
+
+
+assert_type(Client().get("/"), bytes)
+assert_type(Client.parse("1"), int)
+assert_type(Client().size, int)
+assert_type(Client().stream(), Iterator[int])
+assert_type(Client().astream(), AsyncIterator[int])
+
+retry(attemps=3)  # type: ignore[call-overload] # pyright: ignore[reportCallIssue]
+Policy(idempotent="maybe")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
+# Policies
+
+
+def by_status(error: Exception) -> bool | float | timedelta | Verdict:
+    return verdict(error)
+
+
+full = Policy(
+    on=by_status,
+    until=accepted,
+    rules={Cause.unauthorized: Rule(attempts=2), 429: Rule(base=5), TimeoutError: Rule()},
+    backoff=immediately_once(full_jitter),
+    listeners=[lambda event: None],
+    idempotency_key=str,
+    enabled=lambda: True,
+)
+assert_type(full.attempts, int | None)
+assert_type(full.base, float)
+assert_type(full.deadline, float | None)
+assert_type(full.replace(attempts=2), Policy)
+assert_type(policy.call(bare, "/", depth=2), bytes)
+policy.call(bare, 5)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+assert_type(list(policy.delays()), list[float])
+assert_type(policy.describe(), str)
+assert_type(Policy.from_mapping({"attempts": 3}), Policy)
+assert_type(Policy.from_env("APP_RETRY"), Policy)
+assert_type(standard(deadline=5), Policy)
+Policy(on=(OSError, KeyError))
+Policy(on=OSError)
+Policy(on=Classifier(transient=(KeyError,)))
+
+
+# Blocks and scopes
+
+for attempt in retrying(policy, attempts=4):
+    with attempt:
+        assert_type(attempt.number, int)
+        assert_type(attempt.remaining, float | None)
+        attempt.again("not ready", after=timedelta(seconds=1))
+
+with retrying(deadline=5) as call:
+    assert_type(call(bare, "/"), bytes)
+
+
+async def awaited() -> None:
+    assert_type(await with_fields("/"), bytes)
+    assert_type(await Client().aget("/"), bytes)
+    assert_type(await policy.call(with_fields, "/"), bytes)
+
+
+async def blocks() -> None:
+    async for attempt in retrying(policy):
+        async with attempt:
+            assert_type(attempt.idempotency_key, str | None)
+        with attempt:
+            pass
+    async with retrying(policy) as call:
+        assert_type(await call(with_fields, "/"), bytes)
+
+
+# The rest
+
+assert_type(current_attempt(), Attempt | None)
+assert_type(outgoing_headers(), dict[str, str])
+with incoming({"X-Retry-Attempt": "2"}):
+    pass
+assert_type(full_jitter(attempt=3, base=0.5, cap=30), float)
+assert_type(next(delays(attempts=3)), float)
+assert_type(verdict(OSError()), Verdict)
+assert_type(verdict(OSError()).cause, Cause)
+assert_type(is_retryable(OSError(), idempotent=False), bool)
+assert_type(retry_after({"Retry-After": "1"}), float | None)
+assert_type(parse_retry_after("1"), float | None)
+
+
+def listener(event: Event) -> None:
+    if isinstance(event, Retrying):
+        assert_type(event.delay, float | None)
+
+
+def errors(deadline: DeadlineExceeded, rejected: ResultRejected) -> None:
+    assert_type(deadline.last_error, BaseException | None)
+    assert_type(deadline.attempts, int)
+    assert_type(rejected.attempts, int)
+
+
+clock = FakeClock()
+Policy(clock=clock, sleep=clock.sleep)
+with no_waits() as waits:
+    assert_type(waits[0], float)
+fetch: Callable[..., Any] = scripted(TimeoutError(), "page")
+pending: Awaitable[Any] = scripted("page", asynchronous=True)()
