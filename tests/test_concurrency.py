@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextvars
+import itertools
 import os
 import random
 import signal
@@ -199,9 +200,7 @@ def test_50_interleaved_decorrelated_calls_wait_like_50_separate_ones():
         assert one == pytest.approx(other, rel=0.15)
         assert all(1.0 <= waits[place] <= 3 ** (place + 1) for waits in together)
     assert all(
-        following <= 3 * before
-        for waits in together
-        for before, following in zip(waits, waits[1:], strict=False)
+        following <= 3 * before for waits in together for before, following in itertools.pairwise(waits)
     )
 
 
@@ -338,30 +337,35 @@ def test_the_context_of_an_attempt_stays_in_its_task():
     assert asyncio.run(main()) == 1
 
 
-def test_nothing_is_left_in_the_context_after_a_call_whatever_its_end(flavour):
+@pytest.mark.parametrize(
+    "outcomes",
+    [
+        ("page",),
+        (TimeoutError(), "page"),
+        (TimeoutError(), TimeoutError()),
+        (ValueError(),),
+        (KeyboardInterrupt(),),
+        (TimeoutError(), KeyboardInterrupt()),
+    ],
+    ids=str,
+)
+def test_nothing_is_left_in_the_context_after_a_call_whatever_its_end(flavour, outcomes):
     policy = Policy(attempts=2, deadline=60.0, idempotency_key=True, sleep=no_wait)
-    before = {variable: value for variable, value in contextvars.copy_context().items()}
+    function = policy(flavour.scripted(*outcomes))
 
-    def check(function, *errors):
-        async def main():
-            try:
-                outcome = policy(function)()
-                return await outcome if flavour.is_async else outcome
-            except errors:
-                return None
-            finally:
-                assert current_attempt() is None
+    async def main():
+        before = dict(contextvars.copy_context())
+        try:
+            outcome = function()
+            if flavour.is_async:
+                await outcome
+        except BaseException as error:
+            assert error is outcomes[-1]
+        assert current_attempt() is None
+        return before, dict(contextvars.copy_context())
 
-        asyncio.run(main())
-
-    check(flavour.scripted("page"))
-    check(flavour.scripted(TimeoutError(), "page"))
-    check(flavour.scripted(TimeoutError(), TimeoutError()), TimeoutError)
-    check(flavour.scripted(ValueError()), ValueError)
-    check(flavour.scripted(TimeoutError(), GeneratorExit()), GeneratorExit)
-    assert current_attempt() is None
-    after = contextvars.copy_context()
-    assert [variable for variable in before if after[variable] is not before[variable]] == []
+    before, after = asyncio.run(main())
+    assert after == before
 
 
 def test_numbers_of_attempts_are_right_in_64_threads_at_once():

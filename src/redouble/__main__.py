@@ -16,7 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from . import __version__
 
     parser = argparse.ArgumentParser(
-        prog="python -m redouble", description="Retries that are right by default, seen from the command line."
+        prog="python -m redouble",
+        description="Retries that are right by default, seen from the command line.",
     )
     parser.add_argument("--version", action="version", version=f"redouble {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

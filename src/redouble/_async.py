@@ -11,9 +11,9 @@ from ._call import Call, CutOff
 from ._decide import Refused
 from ._loops import sleep as loop_sleep
 from ._loops import time_limit
+from ._text import brief
 from ._time import sleep_of
 from .context import NUMBER, POLICY, current, first_attempt, shorter, time_left
-from .errors import brief
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ MORE: Any = object()
 
 def wrap(policy: Policy, function: Function, name: str) -> Function:
     """The function under the policy: which way its first attempt goes is chosen here, once."""
-    return _wrap_bare(policy, function, name) if policy._bare else _wrap_full(policy, function, name)
+    if policy._bare:
+        return _wrap_bare(policy, function, name)
+    return (_wrap_full if policy._in_context else _wrap_judged)(policy, function, name)
 
 
 def _wrap_bare(policy: Policy, function: Function, name: str) -> Function:
@@ -46,6 +48,27 @@ def _wrap_bare(policy: Policy, function: Function, name: str) -> Function:
                 raise
         # Outside the except block: a cancellation during the wait must not be reported as caused by the
         # failure, whose frames are free by now.
+        return await resume(call, function, args, kwargs)
+
+    return wrapper
+
+
+def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
+    """For a policy that asks for a look at the result, and nothing else."""
+
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            result = await function(*args, **kwargs)
+        except Exception as error:
+            call = Call(policy, name)
+            if not call.failed(error):
+                raise
+        else:
+            if policy.until is None or policy.until(result):
+                return result
+            call = Call(policy, name)
+            if not call.refused(Refused(result)):
+                return result
         return await resume(call, function, args, kwargs)
 
     return wrapper
@@ -98,8 +121,7 @@ async def again(call: Call, attempt: Surroundings, function: Function, args: Arg
         if not call.failed(error):
             raise
         return MORE
-    until = call.policy.until
-    if until is None or until(result):
+    if call.accepts(result):
         call.succeeded()
         return result
     return MORE if call.refused(Refused(result)) else result
@@ -142,6 +164,7 @@ async def pause(call: Call) -> None:
         if call.recover is not None and (trouble := await _recover(call.recover, call.held)):
             raise call.unrecovered(trouble)
         call.check_time()
+        call.let_go()
     finally:
         call.held = None
 
@@ -174,7 +197,7 @@ def take_over(
     kwargs: Kwargs,
 ) -> Any:
     """The rest of a call whose first attempt gave a coroutine, to be awaited in its stead."""
-    anew = _given(coroutine, function)
+    anew = awaiting(function, coroutine)
     if first is None:
         return wrap(policy, anew, name)(*args, **kwargs)
     return start(policy, name, first, anew, args, kwargs)
@@ -184,17 +207,17 @@ async def carry_on(
     call: Call, attempt: Surroundings, coroutine: Any, function: Function, args: Args, kwargs: Kwargs
 ) -> Any:
     """The same from a later attempt on."""
-    anew = _given(coroutine, function)
+    anew = awaiting(function, coroutine)
     outcome = await again(call, attempt, anew, args, kwargs)
     return await resume(call, anew, args, kwargs) if outcome is MORE else outcome
 
 
-def _given(coroutine: Any, function: Function) -> Function:
-    """An async function that first awaits the coroutine which is there already, then calls anew."""
-    pending = [coroutine]
+def awaiting(function: Function, first: Any = None) -> Function:
+    """An async function out of a plain one that gives coroutines; ``first`` is one that is there already."""
+    pending = [] if first is None else [first]
 
-    async def anew(*args: Any, **kwargs: Any) -> Any:
+    async def call(*args: Any, **kwargs: Any) -> Any:
         result: Any = pending.pop() if pending else function(*args, **kwargs)
         return (await result) if result.__class__ is CoroutineType else result
 
-    return anew
+    return call

@@ -51,14 +51,13 @@ class BlockAttempt(Attempt):
     _refused: Refused | None = None
     _token: Token[Surroundings | None]
     number = 1
-    previous = None
 
     def __init__(self, policy: Policy, surroundings: Surroundings | None, call: Call | None = None) -> None:
         self._policy = policy
         self._surroundings = surroundings
         self._call = call
         if call is not None and surroundings is not None:
-            self.number, self.previous = surroundings[NUMBER], surroundings[PREVIOUS]
+            self.number, self._failure = surroundings[NUMBER], surroundings[PREVIOUS]
 
     def again(self, reason: str = "asked to run again", after: float | timedelta | None = None) -> None:
         """Asks for another run without an exception; the block still runs to its end.
@@ -98,6 +97,11 @@ class BlockAttempt(Attempt):
         if more:
             self._state = _AGAIN
         return more
+
+    def _forget(self) -> None:
+        """The loop was left: a failure that was held for another run is not needed any more."""
+        if self._call is not None:
+            self._call.held = None
 
     def _to_go_on(self) -> Call | None:
         """The call, if the block is to be run again."""
@@ -150,7 +154,7 @@ class AsyncBlockAttempt(BlockAttempt):
 
 def _first(policy: Policy, kind: type[B]) -> B:
     """The first run of a block, with the limits its policy asks for."""
-    if policy._bare:
+    if not policy._in_context:
         return kind(policy, None)
     surroundings = first_attempt(policy, _NAME, (), {})
     if not surroundings[NUMBER]:
@@ -160,12 +164,15 @@ def _first(policy: Policy, kind: type[B]) -> B:
 
 def _runs(policy: Policy) -> Iterator[BlockAttempt]:
     """The runs of one block, one after the other."""
-    attempt = BlockAttempt(policy, None) if policy._bare else _first(policy, BlockAttempt)
-    yield attempt
-    while (call := attempt._to_go_on()) is not None:
-        _sync.pause(call)
-        attempt = BlockAttempt(policy, call.next_attempt(), call)
+    attempt = _first(policy, BlockAttempt) if policy._in_context else BlockAttempt(policy, None)
+    try:
         yield attempt
+        while (call := attempt._to_go_on()) is not None:
+            _sync.pause(call)
+            attempt = BlockAttempt(policy, call.next_attempt(), call)
+            yield attempt
+    finally:
+        attempt._forget()
 
 
 class AsyncBlocks:
@@ -191,6 +198,10 @@ class AsyncBlocks:
             attempt = AsyncBlockAttempt(self._policy, call.next_attempt(), call)
         self._last = attempt
         return attempt
+
+    def __del__(self) -> None:
+        if self._last is not None:
+            self._last._forget()
 
 
 class Scope:

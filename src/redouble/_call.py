@@ -7,14 +7,16 @@ numbers, tells the listeners, and builds what comes out at the end. It never wai
 from __future__ import annotations
 
 from ._decide import Progress, Refused, Stop, decide
+from ._text import one_line, shown
 from ._time import clock_of
 from .context import ENDS, KEY, RETRIED, STARTED, current, time_left
-from .errors import DeadlineExceeded, RedoubleError, ResultRejected, brief, shown
+from .errors import DeadlineExceeded, RedoubleError, ResultRejected
 from .events import Expired, GaveUp, Reason, Recovered, Retrying, emit, wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
     from typing import Any
 
     from ._decide import Wait
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 
 # How many attempts a note tells of: the first ones, which show how it began, and the last.
 _FIRST, _LAST = 3, 7
+# How much of a failure's message is kept.
+_LONGEST = 1000
+# How many exception objects of a call are remembered, to know one that comes again.
+_SEEN = 16
 _NOTE, _STORY = "redouble: ", "redouble: gave up on "
 
 
@@ -37,10 +43,12 @@ class Call(Progress):
 
     __slots__ = (
         "_failure",
+        "_history",
         "_key",
-        "_last_id",
-        "_lines",
         "_retried",
+        "_seen",
+        "_told_of",
+        "_worn",
         "clock",
         "delay",
         "held",
@@ -60,11 +68,12 @@ class Call(Progress):
         self.delay = 0.0
         self.recover: Callable[[Any], Any] | None = None
         self.held: Exception | None = None
-        """The failure itself, kept over a wait only for ``recover`` and for a deadline's cause.
-        Let go of before the next attempt: a frame must not outlive its attempt."""
-        self._lines: list[str] = []
+        """The failure itself, kept over a wait only for ``recover`` and for a deadline's cause."""
+        self._history: list[tuple[int, str, str, float | None]] = []
         self._failure = ("", "")
-        self._last_id = 0
+        self._seen: dict[int, int] = {}
+        self._worn = False
+        self._told_of = False
         self._key: Key | None = None
         self._retried = 1
         if first is None:
@@ -118,14 +127,23 @@ class Call(Progress):
         self._take(outcome, refused, now)
         if not isinstance(outcome, Stop):
             if self._must_hold():
-                self.held = self._rejected(refused, refused.reason, now)
+                self.held = self._rejected(refused, "waiting for another attempt", now)
             return True
         if outcome.reason is Reason.disabled:
             return False
-        rejected = self._rejected(refused, f"{outcome.why}; {refused.reason}", now)
+        # Raised where they are made: a name for one would hold it in its own traceback's frame.
         if outcome.reason is Reason.deadline:
-            raise self._expired(outcome.why, now) from rejected
-        raise rejected
+            raise self._expired(outcome.why, now) from self._rejected(refused, outcome.why, now)
+        raise self._rejected(refused, outcome.why, now)
+
+    def accepts(self, result: Any) -> bool:
+        """Whether ``until`` is content with a later result; an error in it propagates, as the end."""
+        until = self.policy.until
+        try:
+            return until is None or bool(until(result))
+        except Exception:
+            self._announce(GaveUp, self.clock(), reason=Reason.callback)
+            raise
 
     def succeeded(self) -> None:
         """Tells that an attempt succeeded after others had failed."""
@@ -136,9 +154,8 @@ class Call(Progress):
         self.recover = None
         self.attempt += 1
         retried = max(self._retried, self.attempt)
-        previous = ": ".join(filter(None, self._failure))
         policy, clock, started, ends = self.policy, self.clock, self.started, self.ends
-        return policy, clock, started, ends, self.attempt, retried, self._key, previous, None
+        return policy, clock, started, ends, self.attempt, retried, self._key, self._failure, None
 
     def check_time(self) -> None:
         """Raises `DeadlineExceeded` if the deadline came during the wait: no attempt starts after it."""
@@ -179,16 +196,14 @@ class Call(Progress):
         """Commits what was decided before anybody is told of it."""
         if isinstance(failure, Refused):
             self._failure = ("", failure.reason)
-            line = failure.reason
         else:
-            self._failure = (type(failure).__name__, shown(failure))
-            line = brief(failure)
+            self._failure = (type(failure).__name__, shown(failure)[:_LONGEST])
         if isinstance(outcome, Stop):
-            self._line(line)
+            self._remember(None)
             kind = Expired if outcome.reason is Reason.deadline else GaveUp
             self._announce(kind, now, outcome.verdict, reason=outcome.reason)
             return
-        self._line(f"{line}; waited {outcome.delay:.2f} s")
+        self._remember(outcome.delay)
         self.previous, self.delay = outcome.previous, outcome.delay
         if outcome.rule is not None:
             self.recover = outcome.rule.recover
@@ -196,10 +211,11 @@ class Call(Progress):
             counts[outcome.rule_key] = counts.get(outcome.rule_key, 0) + 1
         self._announce(Retrying, now, outcome.verdict, delay=outcome.delay)
 
-    def _line(self, text: str) -> None:
-        self._lines.append(f"  attempt {self.attempt}: {text}")
-        if len(self._lines) > _FIRST + _LAST:
-            del self._lines[_FIRST]
+    def _remember(self, delay: float | None) -> None:
+        kind, message = self._failure
+        self._history.append((self.attempt, kind, message, delay))
+        if len(self._history) > _FIRST + _LAST:
+            del self._history[_FIRST]
 
     def _announce(
         self,
@@ -225,19 +241,33 @@ class Call(Progress):
             error_message=message,
             reason=reason,
         )
-        emit(event, listeners)
+        # Logged only where something was retried: a failure that just passes is the caller's to log.
+        self._told_of = self._told_of or kind is Retrying
+        emit(event, listeners, logged=self._told_of)
 
     def _must_hold(self) -> bool:
         return self.recover is not None or self.ends is not None
 
     def _hold(self, error: Exception) -> None:
+        """Keeps the failure where somebody is going to need it, and no more of it than its own attempt.
+
+        An exception object that is raised again and again gathers the frames of every attempt, so that
+        a long call would grow with each. It is known by having been seen before, and grown since.
+        """
+        length = _depth(error.__traceback__)
+        self._worn = length > self._seen.setdefault(id(error), length)
+        if len(self._seen) > _SEEN:
+            self._seen.clear()
         if self._must_hold():
             self.held = error
-        if id(error) == self._last_id:
-            # One object, raised again and again, gathers the frames of every attempt: without this
-            # the memory of a long call would grow with each.
+        elif self._worn:
             error.__traceback__ = None
-        self._last_id = id(error)
+
+    def let_go(self) -> None:
+        """Forgets the failure that was held over the wait: a frame must not outlive its attempt."""
+        if self.held is not None and self._worn:
+            self.held.__traceback__ = None
+        self.held = None
 
     def _elapsed(self, now: float) -> float:
         return 0.0 if self.started is None else now - self.started
@@ -260,10 +290,9 @@ class Call(Progress):
         return "\n".join([f"{_STORY}{self.name}, attempt by attempt:", *self._told()])
 
     def _told(self) -> list[str]:
-        between = self.attempt - len(self._lines)
-        if between <= 0:
-            return self._lines
-        return [*self._lines[:_FIRST], f"  ({between} more)", *self._lines[_FIRST:]]
+        lines = [_line(*remembered) for remembered in self._history]
+        between = self.attempt - len(lines)
+        return lines if between <= 0 else [*lines[:_FIRST], f"  ({between} more)", *lines[_FIRST:]]
 
     def _expired(self, why: str, now: float) -> DeadlineExceeded:
         message = f"gave up on {self._summary(why, now)}"
@@ -272,10 +301,22 @@ class Call(Progress):
         return error
 
     def _rejected(self, refused: Refused, why: str, now: float) -> ResultRejected:
-        message = f"gave up on {self._summary(why, now)}"
+        message = f"gave up on {self._summary(f'{why}; {refused.reason}', now)}"
         error = ResultRejected(message, result=refused.result, attempts=self.attempt)
         tell(error, self._attempts())
         return error
+
+
+def _depth(trace: TracebackType | None) -> int:
+    depth = 0
+    while trace is not None:
+        depth, trace = depth + 1, trace.tb_next
+    return depth
+
+
+def _line(attempt: int, kind: str, message: str, delay: float | None) -> str:
+    waited = "" if delay is None else f"; waited {delay:.2f} s"
+    return f"  attempt {attempt}: {one_line(kind, message)}{waited}"
 
 
 def tell(error: BaseException, text: str) -> None:

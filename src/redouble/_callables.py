@@ -44,23 +44,26 @@ def is_async(function: Any) -> bool:
 
 def claims_async(function: Any) -> bool:
     """Whether a plain function stands in for an async one: ``functools.wraps`` around it."""
-    seen = 0
-    while (function := getattr(function, "__wrapped__", None)) is not None and seen < 20:
-        if is_async(function):
-            return True
-        seen += 1
+    function = _core(function)
+    for _ in range(20):  # a chain may lead in a circle, or a proxy answer for ever
+        function = _core(getattr(function, "__wrapped__", None))
+        if function is None or is_async(function):
+            return function is not None
     return False
 
 
-def mark_async(function: Any) -> Any:
-    """Makes ``iscoroutinefunction`` true of a plain function that gives coroutines."""
-    import inspect
-
-    if sys.version_info >= (3, 12):
-        return inspect.markcoroutinefunction(function)
-    if "asyncio" in sys.modules:
-        function._is_coroutine = sys.modules["asyncio"].coroutines._is_coroutine
-    return function
+def look_like(wrapper: Any, function: Any) -> Any:
+    """As ``functools.update_wrapper``, for proxies too whose attributes are not what they should be."""
+    for name in functools.WRAPPER_ASSIGNMENTS:
+        try:
+            setattr(wrapper, name, getattr(function, name))
+        except Exception:  # noqa: BLE001, S110 - it looks a little less like it, then
+            pass
+    own = getattr(function, "__dict__", None)
+    if isinstance(own, dict):
+        wrapper.__dict__.update(own)
+    wrapper.__wrapped__ = function
+    return wrapper
 
 
 def name_of(function: Any) -> str:
@@ -106,4 +109,7 @@ def _by_flags(function: Any) -> str:
 def _marked_async(function: Any) -> bool:
     # Nothing can have been marked, or be a mock, in a process that has not imported inspect.
     inspect = sys.modules.get("inspect")
-    return inspect is not None and bool(inspect.iscoroutinefunction(function))
+    try:
+        return inspect is not None and bool(inspect.iscoroutinefunction(function))
+    except Exception:  # noqa: BLE001 - attributes are the user's code
+        return False

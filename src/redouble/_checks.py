@@ -97,7 +97,8 @@ def listeners(name: str, value: Any) -> tuple[Any, ...]:
 
 
 def generator(name: str, value: Any) -> Any:
-    if not (callable(getattr(value, "uniform", None)) and callable(getattr(value, "random", None))):
+    drawn = (getattr(value, "uniform", None), getattr(value, "random", None))
+    if isinstance(value, type) or not all(map(callable, drawn)):
         raise TypeError(f"{name} must be a random.Random, got {value!r}")
     return value
 

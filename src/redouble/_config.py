@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
+    Reader = tuple[str, Callable[[str, Any], Any]]
+
 _UNITS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 _JITTERS = {
@@ -38,14 +40,20 @@ def read_mapping(data: Mapping[str, Any]) -> dict[str, Any]:
     >>> read_mapping({"max_attempts": 5, "base_delay_ms": 100, "deadline": "20s"})
     {'attempts': 5, 'base': 0.1, 'deadline': 20.0}
     """
+    if not hasattr(data, "items"):
+        raise TypeError(f"a policy is read from a mapping of names to values, got {data!r}")
+    return _read(data, READERS)
+
+
+def _read(data: Any, readers: Mapping[str, Reader], where: str = "") -> dict[str, Any]:
     fields: dict[str, Any] = {}
     said: dict[str, str] = {}
     for key, value in data.items():
-        if key not in READERS:
-            raise TypeError(unknown(key, READERS))
-        field, read = READERS[key]
+        if key not in readers:
+            raise TypeError(where + unknown(key, readers))
+        field, read = readers[key]
         if field in said:
-            raise ValueError(f"{key} and {said[field]} both set {field}: keep one of them")
+            raise ValueError(f"{where}{key} and {said[field]} both set {field}: keep one of them")
         said[field] = key
         fields[field] = read(key, value)
     return fields
@@ -116,7 +124,8 @@ def _count(name: str, value: Any) -> Any:
     if _says_none(value):
         return None
     if isinstance(value, str):
-        if not (value.strip().isascii() and value.strip().isdigit()):
+        # Eighteen digits are more calls than anybody makes, and few enough to convert.
+        if not (value.strip().isascii() and value.strip().isdigit() and len(value) <= 18):
             raise ValueError(f"{name} must be a whole number, got {value!r}")
         return int(value)
     return value
@@ -146,8 +155,8 @@ def _named_backoff(name: str, value: Any) -> Any:
 
 
 def _jitter(name: str, value: Any) -> Any:
-    word = {True: "full", False: "none"}.get(value, value) if isinstance(value, bool) else value
-    if word not in _JITTERS:
+    word = ("full" if value else "none") if isinstance(value, bool) else value
+    if not isinstance(word, str) or word not in _JITTERS:
         raise ValueError(f"{name} must be one of {', '.join(_JITTERS)}, got {value!r}")
     return _JITTERS[word]
 
@@ -175,13 +184,8 @@ def _rules(name: str, value: Any) -> Any:
 def _rule(name: str, value: Any) -> Any:
     if not hasattr(value, "items"):
         return value
-    fields: dict[str, Any] = {}
-    for key, given in value.items():
-        if key not in READERS or READERS[key][0] not in ("attempts", "base", "cap", "backoff"):
-            raise TypeError(f"in {name}: " + unknown(key, ("attempts", "base", "cap", "backoff")))
-        field, read = READERS[key]
-        fields[field] = read(key, given)
-    return fields
+    of_rules = {key: row for key, row in READERS.items() if row[0] in ("attempts", "base", "cap", "backoff")}
+    return _read(value, of_rules, f"in {name}: ")
 
 
 def _as_it_is(name: str, value: Any) -> Any:
@@ -193,7 +197,7 @@ def _says_none(value: Any) -> bool:
 
 
 # The name somebody wrote -> the policy's field, and how its value is read. One line each.
-READERS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
+READERS: dict[str, Reader] = {
     "attempts": ("attempts", _count),
     "max_attempts": ("attempts", _count),
     "base": ("base", duration),

@@ -11,10 +11,10 @@ What it knows of the call is a `Progress`, in numbers; what it is asked about is
 from __future__ import annotations
 
 from ._record import Record, assign
+from ._text import brief
 from .backoff import INF, LONGEST, full_jitter, next_delay, shown_name
 from .classify import Classifier, Verdict, repeatable, request_method, retry_after, verdict
 from .context import disabled_here
-from .errors import brief
 from .events import Reason
 
 TYPE_CHECKING = False
@@ -247,7 +247,7 @@ def _delay(
 def _after_hint(policy: Policy, progress: Progress, hint: float, base: float, now: float) -> float:
     """Never before the server said, and not the whole fleet at that instant: up to a ``base`` later."""
     left = INF if progress.ends is None else progress.ends - now
-    delay = hint + full_jitter(0, min(base, max(0.0, left - hint)), INF, rng=policy.rng)
+    delay = hint + next_delay(full_jitter, 0, min(base, max(0.0, left - hint)), INF, None, policy.rng)
     # Jitter must not push a hint that fits past the deadline, also not by the last bit of a float.
     return hint if delay >= left else delay
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partialmethod, update_wrapper
+from functools import partialmethod
 
 from . import _async, _sync
 from ._callables import (
@@ -13,7 +13,7 @@ from ._callables import (
     claims_async,
     flavour,
     is_async,
-    mark_async,
+    look_like,
     name_of,
 )
 from ._streams import wrap_async_generator, wrap_generator
@@ -86,8 +86,7 @@ def decorate(policy: Policy, function: Any) -> Any:
             f"cannot retry the class {function.__name__}: decorate the method that fails, "
             "or a function that makes the object"
         )
-    wrapper = update_wrapper(driven(policy, function), function)
-    return mark_async(wrapper) if claims_async(function) else wrapper
+    return look_like(driven(policy, function), function)
 
 
 def driven(policy: Policy, function: Any) -> Any:
@@ -97,6 +96,8 @@ def driven(policy: Policy, function: Any) -> Any:
     if not callable(function):
         raise TypeError(f"cannot retry {function!r}: it is not callable; decorate a function")
     kind, name = flavour(function), name_of(function)
+    if kind == SYNC and claims_async(function):
+        kind, function = ASYNC, _async.awaiting(function)
     _check_fit(policy, kind, name)
     return _WRAPPERS[kind](policy, function, name)
 

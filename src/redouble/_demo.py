@@ -43,7 +43,7 @@ class _Flaky(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    do_POST = do_GET
+    do_POST = do_GET  # noqa: N815 - http.server's name
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is http.server's
         """Says nothing: the client's side is what is shown."""
@@ -70,7 +70,9 @@ def _fetch(url: str, method: str = "GET") -> bytes:
 
 def demo() -> int:
     """Starts the server, makes four calls, shows the story of each; gives the exit status."""
-    handler = type("Handler", (_Flaky,), {"pending": {path: _endless(steps) for path, steps in _SCRIPT.items()}})
+    handler = type(
+        "Handler", (_Flaky,), {"pending": {path: _endless(steps) for path, steps in _SCRIPT.items()}}
+    )
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()

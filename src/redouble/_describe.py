@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from . import backoff as _backoff
 from .backoff import delays, shown_name
 
@@ -9,7 +11,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .backoff import Backoff
     from .policy import Policy
+
+
+# By then every backoff of ours has come to its cap, or to more than anybody waits.
+_COUNTED = 1000
 
 
 class _Longest:
@@ -21,15 +28,23 @@ class _Longest:
 
 def describe(policy: Policy) -> str:
     """One sentence a line: attempts, waits, failures, limits, and what it adds up to."""
-    lines = [_attempts(policy), _waits(policy), _failures(policy), _hints(policy)]
-    lines += [line for line in (_deadline(policy), _timeout(policy), _nested(policy)) if line]
-    return "\n".join([*lines, _longest(policy)])
+    retries = [] if _once(policy) else [_waits(policy), _failures(policy), _hints(policy)]
+    limits = [_deadline(policy), _timeout(policy), "" if _once(policy) else _nested(policy)]
+    return "\n".join(line for line in (_attempts(policy), *retries, *limits, _longest(policy)) if line)
+
+
+def _once(policy: Policy) -> bool:
+    return policy.attempts == 1 or policy.enabled is False
 
 
 def _attempts(policy: Policy) -> str:
+    if policy.enabled is False:
+        return "Calls once: retries are switched off."
+    if policy.attempts == 1:
+        return "Calls once, never again."
     if policy.attempts is None:
         return "Calls as often as the deadline allows."
-    return "Calls once, never again." if policy.attempts == 1 else f"Calls up to {policy.attempts} times."
+    return f"Calls up to {policy.attempts} times."
 
 
 def _waits(policy: Policy) -> str:
@@ -94,13 +109,27 @@ def _longest(policy: Policy) -> str:
 
 
 def _longest_waits(policy: Policy) -> float | None:
+    """All waits at their longest, whichever rule makes them so."""
+    if _once(policy):
+        return 0.0
     if policy.attempts is None:
         return None
-    function: Any = policy.backoff
-    while hasattr(function, "func"):
-        function = function.func
+    ways = [_upper_ends(policy.attempts, policy.backoff, policy.base, policy.cap)]
+    for rule in policy.rules.values():
+        base = policy.base if rule.base is None else rule.base
+        cap = policy.cap if rule.cap is None else rule.cap
+        ways.append(_upper_ends(policy.attempts, rule.backoff or policy.backoff, base, cap))
+    longest: list[float] = [max(waits) for waits in zip(*ways, strict=True)]
+    # What waits were not counted one by one last as long as the last that was.
+    return sum(longest) + longest[-1] * (policy.attempts - 1 - len(longest))
+
+
+def _upper_ends(attempts: int, backoff: Backoff, base: float, cap: float) -> list[float]:
+    function: Any = backoff
+    while isinstance(function, (functools.partial, _backoff.immediately_once)):
+        function = function.func if isinstance(function, functools.partial) else function.backoff
+    counted = min(attempts, _COUNTED)
     if getattr(function, "__module__", None) != _backoff.__name__:
-        # Only its cap is known of a function that is not ours.
-        return policy.cap * (policy.attempts - 1)
+        return [cap] * (counted - 1)  # only its cap is known of a function that is not ours
     source: Any = _Longest()
-    return sum(delays(policy.backoff, attempts=policy.attempts, base=policy.base, cap=policy.cap, rng=source))
+    return list(delays(backoff, attempts=counted, base=base, cap=cap, rng=source))

@@ -40,7 +40,7 @@ class Record:
         return all(map(same, self._values(), other._values()))
 
     def __hash__(self) -> int:
-        return hash((type(self), self._values()))
+        return hash((type(self), *map(_hash, self._values())))
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{field}={getattr(self, field)!r}" for field in self._fields)
@@ -52,9 +52,16 @@ class Record:
 
 def same(one: Any, other: Any) -> bool:
     """Equality that also holds for ``functools.partial`` objects made apart, as after unpickling."""
-    if type(one) is partial and type(other) is partial:
+    if type(one) is type(other) is partial:
         return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
+    if type(one) is type(other) is tuple:
+        return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)
+
+
+def _hash(value: Any) -> int:
+    """Alike for what is the same: a partial by its function."""
+    return hash(value.func if type(value) is partial else value)
 
 
 def _rebuild(cls: type[Record], values: tuple[Any, ...]) -> Record:

@@ -289,7 +289,9 @@ def request(failure: object) -> tuple[str | None, bool]:
         method = _method(probe(found, "method"))
         if method is not None:
             return method, key
-    own = (probe(failure, "method"), *(probe(response, "http_verb") for response in responses))
+    # Last the standard library's own response, which remembers for itself what it answers to.
+    own = [probe(failure, "method"), *(probe(response, "http_verb") for response in responses)]
+    own += [probe(probe(failure, "fp"), "_method"), probe(failure, "_method")]
     for found in own:  # whose error or result this is nobody knows, so only names of HTTP's are believed
         method = _method(found)
         if method in REPEATABLE_METHODS or method in UNREPEATABLE_METHODS:

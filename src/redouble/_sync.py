@@ -7,16 +7,17 @@ The hot path is the first function: a success under a policy that asks for nothi
 
 from __future__ import annotations
 
+import sys
 from types import CoroutineType
 
 from . import _async
 from ._call import Call
 from ._decide import Refused
 from ._loops import in_event_loop
+from ._text import brief
 from ._time import real_sleep, sleep_of
-from ._trouble import report
+from ._trouble import say
 from .context import NUMBER, current, first_attempt
-from .errors import brief
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ MORE: Any = object()
 
 def wrap(policy: Policy, function: Function, name: str) -> Function:
     """The function under the policy: which way its first attempt goes is chosen here, once."""
-    return _wrap_bare(policy, function, name) if policy._bare else _wrap_full(policy, function, name)
+    if policy._bare:
+        return _wrap_bare(policy, function, name)
+    return (_wrap_full if policy._in_context else _wrap_judged)(policy, function, name)
 
 
 def _wrap_bare(policy: Policy, function: Function, name: str) -> Function:
@@ -53,6 +56,29 @@ def _wrap_bare(policy: Policy, function: Function, name: str) -> Function:
             return result
         # Outside the except block: an interrupt during the wait must not be reported as caused by the
         # failure, whose frames are free by now.
+        return resume(call, function, args, kwargs)
+
+    return wrapper
+
+
+def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
+    """For a policy that asks for a look at the result, and nothing else."""
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            result = function(*args, **kwargs)
+        except Exception as error:
+            call = Call(policy, name)
+            if not call.failed(error):
+                raise
+        else:
+            if type(result) is CoroutineType:
+                return _async.take_over(policy, name, None, result, function, args, kwargs)
+            if policy.until is None or policy.until(result):
+                return result
+            call = Call(policy, name)
+            if not call.refused(Refused(result)):
+                return result
         return resume(call, function, args, kwargs)
 
     return wrapper
@@ -108,8 +134,7 @@ def again(call: Call, attempt: Surroundings, function: Function, args: Args, kwa
         return MORE
     if type(result) is CoroutineType:
         return _async.carry_on(call, attempt, result, function, args, kwargs)
-    until = call.policy.until
-    if until is None or until(result):
+    if call.accepts(result):
         call.succeeded()
         return result
     return MORE if call.refused(Refused(result)) else result
@@ -136,6 +161,7 @@ def pause(call: Call) -> None:
         if call.recover is not None and (trouble := _recover(call.recover, call.held)):
             raise call.unrecovered(trouble)
         call.check_time()
+        call.let_go()
     finally:
         call.held = None
 
@@ -152,13 +178,17 @@ def _recover(recover: Function, error: Exception | None) -> str | None:
     return None
 
 
+# Emptied when full: a program that makes up names without end hears of them again.
 _warned: set[str] = set()
+_WARNED_AT_MOST = 1000
 
 
 def warn_blocking(name: str) -> None:
     """Once for each function: its wait blocks every other task of the event loop."""
     if name in _warned:
         return
+    if len(_warned) >= _WARNED_AT_MOST:
+        _warned.clear()
     _warned.add(name)
     import warnings
 
@@ -167,6 +197,14 @@ def warn_blocking(name: str) -> None:
         "make it async, or run it in a thread"
     )
     try:
-        warnings.warn(text, RuntimeWarning, stacklevel=5)
-    except RuntimeWarning as error:  # warnings are errors here, and this one must not hide the call's
-        report(warn_blocking, text, error)
+        warnings.warn(text, RuntimeWarning, stacklevel=_level_of_caller())
+    except Exception as error:  # noqa: BLE001 - where warnings are errors, this one must not hide the call's
+        say(text, error)
+
+
+def _level_of_caller() -> int:
+    """How far up the stack, as ``warnings`` counts, the code is that called into this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("redouble."):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -15,10 +15,11 @@ Any callable of the same signature is a backoff for ``Policy(backoff=...)``.
 from __future__ import annotations
 
 from _thread import TIMEOUT_MAX
+from functools import partial
 
 from ._record import same
+from ._text import shown
 from ._trouble import report
-from .errors import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def fixed(
     >>> fixed(7, base=2.0)
     2.0
     """
-    return min(_ceiling(attempt, base, cap), float(base))
+    _, base, ceiling = _checked(attempt, base, cap)
+    return min(ceiling, base)
 
 
 def linear(
@@ -73,9 +75,9 @@ def linear(
     >>> [linear(n, base=2.0, cap=5.0) for n in range(4)]
     [2.0, 4.0, 5.0, 5.0]
     """
-    ceiling = _ceiling(attempt, base, cap)
+    attempt, base, ceiling = _checked(attempt, base, cap)
     try:
-        return min(ceiling, float(base) * (attempt + 1))
+        return min(ceiling, base * (attempt + 1))
     except OverflowError:  # attempt is past the largest float
         return ceiling if base else 0.0
 
@@ -96,16 +98,25 @@ def exponential(
     >>> [exponential(n, base=0.5, cap=3.0) for n in range(5)]
     [0.5, 1.0, 2.0, 3.0, 3.0]
     """
-    ceiling = _ceiling(attempt, base, cap)
+    attempt, base, ceiling = _checked(attempt, base, cap)
     growth = number("factor", factor)
     if growth < 1.0:
         raise ValueError(f"factor must be at least 1 (1 is a fixed wait), got {factor!r}")
-    if not base:
-        return 0.0
+    if growth == 1.0 or not base:
+        return min(ceiling, base)
     try:
         return min(ceiling, base * growth**attempt)
-    except OverflowError:  # the power alone is past the largest float, so past any cap
-        return ceiling
+    except OverflowError:
+        return min(ceiling, _in_two_steps(base, growth, attempt))
+
+
+def _in_two_steps(base: float, growth: float, attempt: int) -> float:
+    """The same where the power alone is past the largest float, but a tiny base may bring it back."""
+    half = attempt // 2
+    try:
+        return base * growth**half * growth ** (attempt - half)
+    except OverflowError:
+        return INF
 
 
 def full_jitter(
@@ -161,10 +172,10 @@ def decorrelated_jitter(
     >>> 1.0 <= decorrelated_jitter(0) <= 3.0
     True
     """
-    ceiling = _ceiling(attempt, base, cap)
+    _, base, ceiling = _checked(attempt, base, cap)
     last = base if previous is None else number("previous", previous)
     # Thrice a float may be infinite, and uniform() of that NaN.
-    return min(ceiling, _draw(rng, float(base), min(3.0 * last, 1e300)))
+    return min(ceiling, _draw(rng, base, min(3.0 * last, 1e300)))
 
 
 def proportional_jitter(
@@ -184,11 +195,11 @@ def proportional_jitter(
     >>> 3.0 <= proportional_jitter(2, spread=0.25) <= 5.0
     True
     """
-    ceiling = _ceiling(attempt, base, cap)
-    if number("spread", spread) > 1.0:
+    _, _, ceiling = _checked(attempt, base, cap)
+    width = number("spread", spread)
+    if width > 1.0:
         raise ValueError(f"spread must be at most 1 (a delay cannot be negative), got {spread!r}")
-    scale = _draw(rng, 1.0 - spread, 1.0 + spread)
-    return min(ceiling, exponential(attempt, base, cap, factor=factor) * scale)
+    return min(ceiling, exponential(attempt, base, cap, factor=factor) * _draw(rng, 1.0 - width, 1.0 + width))
 
 
 def additive_jitter(
@@ -208,7 +219,7 @@ def additive_jitter(
     >>> 4.0 <= additive_jitter(2, spread=1.0) <= 5.0
     True
     """
-    ceiling = _ceiling(attempt, base, cap)
+    _, _, ceiling = _checked(attempt, base, cap)
     extra = _draw(rng, 0.0, number("spread", spread))
     return min(ceiling, exponential(attempt, base, cap, factor=factor) + extra)
 
@@ -239,11 +250,14 @@ class immediately_once:  # noqa: N801 - used like a function, a class so that it
         previous: float | None = None,
         rng: Random | None = None,
     ) -> float:
-        _ceiling(attempt, base, cap)
+        attempt, _, _ = _checked(attempt, base, cap)
         if attempt == 0:
             return 0.0
         before = None if attempt == 1 else previous
         return self.backoff(attempt - 1, base, cap, previous=before, rng=rng)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return immediately_once, (self.backoff,)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, immediately_once) and same(self.backoff, other.backoff)
@@ -274,8 +288,8 @@ def delays(
     if not callable(backoff):
         raise TypeError(f"backoff must be a delay function, got {backoff!r}")
     limit = None if attempts is None else whole("attempts", attempts, at_least=1) - 1
-    _ceiling(0, base, cap)
-    return _delays(backoff, limit, float(base), float(cap), rng)
+    _, start, _ = _checked(0, base, cap)
+    return _delays(backoff, limit, start, float(cap), rng)
 
 
 def _delays(
@@ -302,15 +316,21 @@ def next_delay(
         return min(number("the delay", delay), cap, LONGEST)
     except Exception as error:  # noqa: BLE001 - the user's function may raise anything
         report(backoff, f"backoff {shown_name(backoff)} failed, full jitter stands in", error)
-        return full_jitter(attempt, base, cap, rng=rng)
+    try:
+        return number("the delay", full_jitter(attempt, base, cap, rng=rng))
+    except Exception as error:  # noqa: BLE001 - then it is the user's random source that is broken
+        report(rng, "the random source failed, the random module stands in", error)
+        return full_jitter(attempt, base, cap)
 
 
 def shown_name(function: object) -> str:
     """What to call a callable in a message: its name, seen through ``functools.partial``."""
-    inner: Any = function
-    while getattr(inner, "__name__", None) is None and callable(getattr(inner, "func", None)):
-        inner = inner.func
-    name = getattr(inner, "__name__", None)
+    while isinstance(function, partial):
+        function = function.func
+    try:
+        name = getattr(function, "__name__", None)
+    except Exception:  # noqa: BLE001 - attributes are the user's code
+        name = None
     return name if isinstance(name, str) else shown(function, repr)
 
 
@@ -320,11 +340,11 @@ def number(name: str, value: Any) -> float:
         return value
     if isinstance(value, bool):
         raise ValueError(f"{name} must be a number, not a bool, got {value!r}")
-    if not (hasattr(value, "__float__") or hasattr(value, "__index__")):
+    if not (_has(value, "__float__") or _has(value, "__index__")):
         raise TypeError(f"{name} must be a number, got {value!r}")
     try:
         result = float(value)
-    except OverflowError:
+    except (OverflowError, ValueError):  # an int beyond all floats, a Decimal that is a signalling NaN
         result = INF
     if not 0.0 <= result < INF:
         raise ValueError(f"{name} must be finite and not negative, got {value!r}")
@@ -333,30 +353,32 @@ def number(name: str, value: Any) -> float:
 
 def whole(name: str, value: Any, *, at_least: int) -> int:
     """An int of at least that much, from anything with ``__index__`` but a bool."""
-    rule = f"{name} must be at least {at_least}" + (" (the first call counts)" if name == "attempts" else "")
-    if value.__class__ is int:
-        result: int = value
-    elif isinstance(value, bool):
+    if isinstance(value, bool):
         raise ValueError(f"{name} must be a whole number, not a bool, got {value!r}")
-    elif hasattr(value, "__index__"):
-        result = value.__index__()
-    elif hasattr(value, "__float__"):
+    if _has(value, "__index__"):
+        result: int = value.__index__()
+    elif _has(value, "__float__"):
         raise ValueError(f"{name} must be a whole number, got {value!r}")
     else:
         raise TypeError(f"{name} must be a whole number, got {value!r}")
     if result < at_least:
-        raise ValueError(f"{rule}, got {value!r}")
+        hint = " (the first call counts)" if name == "attempts" else ""
+        raise ValueError(f"{name} must be at least {at_least}{hint}, got {value!r}")
     return result
 
 
-def _ceiling(attempt: int, base: float, cap: float) -> float:
-    """Checks what every delay function takes; gives the longest delay that may come out."""
+def _has(value: object, method: str) -> bool:
+    """Whether it has a special method: its class, since the class ``float`` has them and is no number."""
+    return hasattr(type(value), method)
+
+
+def _checked(attempt: Any, base: Any, cap: Any) -> tuple[int, float, float]:
+    """What every delay function takes, checked: the attempt, the base, and the longest delay allowed."""
     if attempt.__class__ is not int or attempt < 0:
-        whole("attempt", attempt, at_least=0)
-    number("base", base)
-    if cap == INF:
-        return LONGEST
-    return min(number("cap", cap), LONGEST)
+        attempt = whole("attempt", attempt, at_least=0)
+    if cap.__class__ is float and cap == INF:
+        return attempt, number("base", base), LONGEST
+    return attempt, number("base", base), min(number("cap", cap), LONGEST)
 
 
 def _draw(rng: Random | None, low: float, high: float) -> float:

@@ -12,6 +12,7 @@ import time
 from contextvars import ContextVar
 
 from ._hints import header
+from ._text import one_line
 from ._time import Fakes, clock_of
 
 TYPE_CHECKING = False
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     Clock = Callable[[], float]
     Surroundings = tuple[
-        Policy | None, Clock, float | None, float | None, int, int, "Key | None", str | None, Any
+        Policy | None, Clock, float | None, float | None, int, int, "Key | None", tuple[str, str] | None, Any
     ]
 
 # The places in a tuple of surroundings.
@@ -36,7 +37,7 @@ ENDS: Literal[3] = 3  # the deadline, by that clock
 NUMBER: Literal[4] = 4  # of the attempt, from 1; 0 where time was up before there could be one
 RETRIED: Literal[5] = 5  # the highest number of this call and those further out: above 1, one is retrying
 KEY: Literal[6] = 6
-PREVIOUS: Literal[7] = 7  # the last failure, as text
+PREVIOUS: Literal[7] = 7  # the last failure: its type and its message
 RUNNING: Literal[8] = 8  # of a boundary: the surroundings of the attempt around it
 
 current: ContextVar[Surroundings | None] = ContextVar("redouble attempt", default=None)
@@ -62,15 +63,19 @@ class Attempt:
 
     number: int
     """From 1; the first call counts."""
-    previous: str | None
-    """The last attempt's failure as text; ``None`` in the first attempt."""
+    _failure: tuple[str, str] | None = None
 
     def __init__(self, policy: Policy, surroundings: Surroundings) -> None:
         self._policy = policy
         # None in the first run of a block whose policy asks for nothing.
         self._surroundings: Surroundings | None = surroundings
         self.number = surroundings[NUMBER]
-        self.previous = surroundings[PREVIOUS]
+        self._failure = surroundings[PREVIOUS]
+
+    @property
+    def previous(self) -> str | None:
+        """The last attempt's failure as text; ``None`` in the first attempt."""
+        return None if self._failure is None else one_line(*self._failure)
 
     @property
     def is_last(self) -> bool:

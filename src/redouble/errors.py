@@ -10,6 +10,8 @@ All of them pickle, notes included; what cannot be pickled along the way is left
 
 from __future__ import annotations
 
+from ._text import shown
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -18,11 +20,16 @@ if TYPE_CHECKING:
 class RedoubleError(Exception):
     """Base of everything redouble raises on its own account."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, self._state())
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        state = {
+            name: value if _survives(value, protocol) else self._stand_in(name, value)
+            for name, value in self.__dict__.items()
+        }
+        return _rebuild, (type(self), self.args, state)
 
-    def _state(self) -> dict[str, Any]:
-        return dict(self.__dict__)
+    def _stand_in(self, name: str, value: object) -> str | None:
+        """What travels in the place of an attribute that does not pickle."""
+        return None
 
 
 class DeadlineExceeded(RedoubleError, TimeoutError):  # noqa: N818 - says what happened
@@ -66,15 +73,18 @@ class ResultRejected(RedoubleError):  # noqa: N818 - says what happened
         """What the last attempt returned; its ``repr`` if it does not survive pickling."""
         self.attempts = attempts
 
-    def _state(self) -> dict[str, Any]:
-        import pickle
+    def _stand_in(self, name: str, value: object) -> str | None:
+        return shown(value, repr) if name == "result" else None
 
-        state = super()._state()
-        try:
-            pickle.dumps(self.result)
-        except Exception:  # noqa: BLE001 - whatever a stranger's __reduce__ raises
-            state["result"] = shown(self.result, repr)
-        return state
+
+def _survives(value: object, protocol: int) -> bool:
+    import pickle
+
+    try:
+        pickle.loads(pickle.dumps(value, protocol))  # noqa: S301 - what was pickled a moment ago
+    except Exception:  # noqa: BLE001 - whatever a stranger's __reduce__ raises
+        return False
+    return True
 
 
 def _rebuild(cls: type[RedoubleError], args: tuple[Any, ...], state: dict[str, Any]) -> RedoubleError:
@@ -83,24 +93,3 @@ def _rebuild(cls: type[RedoubleError], args: tuple[Any, ...], state: dict[str, A
     error.args = args
     error.__dict__.update(state)
     return error
-
-
-def shown(value: object, how: Any = str) -> str:
-    """``str(value)``, or a placeholder when the object cannot even print itself."""
-    try:
-        return str(how(value))
-    except Exception:  # noqa: BLE001 - __str__ is the user's code
-        return f"<unprintable {type(value).__name__}>"
-
-
-def brief(error: BaseException, limit: int = 200) -> str:
-    """One line that names an exception: its type and the beginning of its message.
-
-    >>> brief(ValueError("first line\\nsecond line"))
-    'ValueError: first line second line'
-    """
-    message = " ".join(shown(error)[: 2 * limit].split())
-    if len(message) > limit:
-        message = message[: limit - 1] + "…"
-    name = type(error).__name__
-    return f"{name}: {message}" if message else name

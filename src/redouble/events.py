@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from ._record import Record, assign
 from ._trouble import report
+from .backoff import shown_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,15 +131,15 @@ def wanted(listeners: tuple[Listener, ...]) -> bool:
     return bool(listeners) or _logger() is not None
 
 
-def emit(event: Event, listeners: tuple[Listener, ...]) -> None:
+def emit(event: Event, listeners: tuple[Listener, ...], *, logged: bool) -> None:
     """Tells every listener in order, then ``logging``; what they raise is reported once and swallowed."""
     for listener in listeners:
         try:
             listener(event)
         except Exception as error:  # noqa: BLE001 - a listener's failure is not the call's
-            report(listener, "a listener failed", error)
-    logger = _logger()
-    if logger is not None and (event.attempt > 1 or type(event) is Retrying):
+            report(listener, f"listener {shown_name(listener)} failed", error)
+    logger = _logger() if logged else None
+    if logger is not None:
         try:
             _log(logger, event)
         except Exception:  # noqa: BLE001, S110 - a handler's full disk is not the call's failure

@@ -90,7 +90,7 @@ class Rule(Record):
         assign(self, "attempts", check.optional(check.attempts)("attempts", attempts))
         assign(self, "base", check.optional(check.seconds)("base", base))
         assign(self, "cap", check.optional(check.seconds_or_inf)("cap", cap))
-        assign(self, "backoff", check.optional(check.function)("backoff", backoff))
+        assign(self, "backoff", check.optional(check.sync_function)("backoff", backoff))
         assign(self, "recover", check.optional(check.function)("recover", recover))
 
     def __repr__(self) -> str:
@@ -120,7 +120,7 @@ _FIELDS: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
     "attempts": (4, check.optional(check.attempts)),
     "base": (1.0, check.seconds),
     "cap": (30.0, check.seconds_or_inf),
-    "backoff": (full_jitter, check.function),
+    "backoff": (full_jitter, check.sync_function),
     "on": (None, check.optional(check.retryable)),
     "until": (None, check.optional(check.sync_function)),
     "deadline": (None, check.optional(check.some_seconds)),
@@ -155,7 +155,7 @@ class Policy(Record):
     42
     """
 
-    __slots__ = (*_FIELDS, "_bare")
+    __slots__ = (*_FIELDS, "_in_context", "_bare")
     attempts: int | None
     base: float
     cap: float
@@ -175,7 +175,9 @@ class Policy(Record):
     rng: Random | None
     clock: Callable[[], float] | None
     sleep: Callable[[float], Any] | None
-    # Whether a first attempt needs nothing but a try: no context, no clock, no look at the result.
+    # Whether a first attempt has to know of itself, or of the time.
+    _in_context: bool
+    # Whether a first attempt needs nothing but a try: no context, no look at the result.
     _bare: bool
 
     def __init__(self, **fields: Unpack[PolicyFields]) -> None:
@@ -186,8 +188,9 @@ class Policy(Record):
             raise TypeError(unknown(next(iter(given)), _FIELDS))
         if self.attempts is None and self.deadline is None:
             raise ValueError("attempts must not be None without a deadline: such a call may never end")
-        needs = (self.until, self.deadline, self.timeout, self.idempotency_key or None)
-        assign(self, "_bare", needs == (None, None, None, None))
+        known = self.deadline is not None or self.timeout is not None or self.idempotency_key is not False
+        assign(self, "_in_context", known)
+        assign(self, "_bare", not known and self.until is None)
 
     def replace(self, **fields: Unpack[PolicyFields]) -> Policy:
         """Another policy with these fields changed.

@@ -5,8 +5,9 @@
     clock = testing.FakeClock()                 for Policy(clock=clock, sleep=clock.sleep)
     fetch = testing.scripted(TimeoutError(), "page")
 
-The switches hold for the current context (thread or task) and what it starts; with ``everywhere=True``
-for the whole process.
+The switches hold for the current context, which is that of this thread or task and of the tasks it starts;
+with ``everywhere=True`` they hold for the whole process, other threads included. They win over a policy's
+own ``clock`` and ``sleep``.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class FakeClock:
 
     def sleep(self, seconds: float) -> None:
         """Writes the wait down and moves on by as much."""
-        self.waits.append(seconds)
         self.advance(seconds)
+        self.waits.append(seconds)
 
     def advance(self, seconds: float) -> None:
         """Lets time pass without a wait: what an attempt costs."""
