@@ -70,7 +70,7 @@ class Call(Progress):
         self.held: Exception | None = None
         """The failure itself, kept over a wait only for ``recover`` and for a deadline's cause."""
         self._history: list[tuple[int, str, str, float | None]] = []
-        self._failure = ("", "")
+        self._failure: tuple[str, str] | None = None
         self._seen: dict[int, int] = {}
         self._worn = False
         self._told_of = False
@@ -212,7 +212,7 @@ class Call(Progress):
         self._announce(Retrying, now, outcome.verdict, delay=outcome.delay)
 
     def _remember(self, delay: float | None) -> None:
-        kind, message = self._failure
+        kind, message = self._failure or ("", "")
         self._history.append((self.attempt, kind, message, delay))
         if len(self._history) > _FIRST + _LAST:
             del self._history[_FIRST]
@@ -229,7 +229,7 @@ class Call(Progress):
         listeners = self.policy.listeners
         if not wanted(listeners):
             return
-        error_type, message = self._failure
+        error_type, message = self._failure or (None, None)
         event = kind(
             self.name,
             attempt=self.attempt,
