@@ -91,6 +91,11 @@ def three(attempt, base=1.0, cap=30.0, *, previous=None, rng=None):
     return 3.0
 
 
+class AlwaysLongest(random.Random):
+    def random(self):
+        return 1.0
+
+
 async def coroutine(*args, **kwargs):
     return True
 
@@ -928,6 +933,22 @@ def test_of_a_backoff_that_is_not_ours_only_the_cap_is_known_also_after_an_immed
 
     described = Policy(backoff=immediately_once(drawing), cap=5.0).describe()
     assert "Takes at most 10 s" in described or "Takes at most 15 s" in described
+
+
+@pytest.mark.parametrize("attempts", [2, 3, 2000])
+def test_without_a_cap_the_longest_time_of_a_backoff_that_is_not_ours_is_still_a_time(attempts):
+    assert "nan" not in Policy(backoff=three, cap=INF, attempts=attempts).describe()
+
+
+@pytest.mark.parametrize(
+    ("backoff", "base"),
+    [(linear, 0.001), (functools.partial(exponential, factor=1.0001), 1.0), (full_jitter, 1.0)],
+)
+def test_the_longest_time_of_many_attempts_is_never_understated(backoff, base):
+    made = Policy(backoff=backoff, base=base, attempts=40_000, rng=AlwaysLongest())
+    with watchdog(20):
+        longest = float(made.describe().splitlines()[-1].split()[3])
+        assert longest >= sum(made.delays()) * 0.999  # six digits are shown
 
 
 def test_the_longest_time_counts_what_a_rule_waits():

@@ -387,3 +387,16 @@ def test_retries_disabled_reach_other_threads_only_where_that_is_asked_for(every
     assert isinstance(outcome, TimeoutError) if everywhere else outcome == "page"
     assert len(own.waits) == (0 if everywhere else 1)
     assert in_a_thread(lambda: policy.call(scripted(TimeoutError(), "page"))) == "page"
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_one_switch_may_be_entered_within_itself(everywhere):
+    off, quick = retries_disabled(everywhere=everywhere), no_waits(everywhere=everywhere)
+    with off, off:
+        pass
+    with quick as outer:
+        with quick as inner:
+            retry(scripted(TimeoutError(), "page"))()
+        retry(scripted(TimeoutError(), "page"))()
+    assert (len(outer), len(inner)) == (1, 1)
+    assert Policy(attempts=2, sleep=lambda seconds: None).call(scripted(TimeoutError(), "page")) == "page"

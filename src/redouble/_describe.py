@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .policy import Policy
 
 
-# By then every backoff of ours has come to its cap, or to more than anybody waits.
+# How many waits are counted one by one.
 _COUNTED = 1000
 
 
@@ -120,8 +120,10 @@ def _longest_waits(policy: Policy) -> float | None:
         cap = policy.cap if rule.cap is None else rule.cap
         ways.append(_upper_ends(policy.attempts, rule.backoff or policy.backoff, base, cap))
     longest: list[float] = [max(waits) for waits in zip(*ways, strict=True)]
-    # What waits were not counted one by one last as long as the last that was.
-    return sum(longest) + longest[-1] * (policy.attempts - 1 - len(longest))
+    uncounted = policy.attempts - 1 - len(longest)
+    # Waits that were not counted one by one may each last as long as the widest cap allows.
+    caps = [policy.cap, *(rule.cap for rule in policy.rules.values() if rule.cap is not None)]
+    return sum(longest) + (uncounted * min(max(caps), _backoff.LONGEST) if uncounted else 0.0)
 
 
 def _upper_ends(attempts: int, backoff: Backoff, base: float, cap: float) -> list[float]:
@@ -130,6 +132,7 @@ def _upper_ends(attempts: int, backoff: Backoff, base: float, cap: float) -> lis
         function = function.func if isinstance(function, functools.partial) else function.backoff
     counted = min(attempts, _COUNTED)
     if getattr(function, "__module__", None) != _backoff.__name__:
-        return [cap] * (counted - 1)  # only its cap is known of a function that is not ours
+        # Only its cap is known of a function that is not ours.
+        return [min(cap, _backoff.LONGEST)] * (counted - 1)
     source: Any = _Longest()
     return list(delays(backoff, attempts=counted, base=base, cap=cap, rng=source))

@@ -26,8 +26,11 @@ class _Ended:
 class _Begun:
     """A generator whose first item is out already and is still to be handed on."""
 
+    returned: Any = None
+    """What the generator gave when it was closed, where Python hands that on (3.13)."""
+
     def __init__(self, generator: Generator[Any, Any, Any], first: Any) -> None:
-        self.close, self.send, self.throw = generator.close, generator.send, generator.throw
+        self.send, self.throw = generator.send, generator.throw
         self._generator = generator
         self._first = [first]
 
@@ -36,6 +39,10 @@ class _Begun:
 
     def __next__(self) -> Any:
         return self._first.pop() if self._first else next(self._generator)
+
+    def close(self) -> None:
+        closing: Any = self._generator.close
+        self.returned = closing()
 
 
 def wrap_generator(policy: Policy, function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -52,8 +59,12 @@ def wrap_generator(policy: Policy, function: Callable[..., Any], name: str) -> C
 
     def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         begun: Any = start(*args, **kwargs)
-        # An empty generator has its value already; any other gives it at its end.
-        return begun.value if begun.__class__ is _Ended else (yield from begun)  # pyright: ignore[reportUnknownVariableType]
+        if begun.__class__ is _Ended:
+            return begun.value
+        try:
+            return (yield from begun)  # pyright: ignore[reportUnknownVariableType]
+        except GeneratorExit:
+            return begun.returned
 
     return wrapper
 

@@ -28,20 +28,20 @@ class Fakes:
 
     here: ContextVar[FakeTime | None] = ContextVar("redouble fake time", default=None)
     everywhere: FakeTime | None = None
-    # How many were ever put in place. While there are none nobody pays for looking.
-    count = 0
+    # Those in force anywhere. While there are none nobody pays for looking.
+    active: list[FakeTime] = []  # noqa: RUF012 - shared on purpose
 
 
 def clock_of(own: Callable[[], float] | None) -> Callable[[], float]:
     """Where to read monotonic seconds, for a policy with this clock of its own."""
-    if Fakes.count and (fake := _fake()) is not None:
+    if Fakes.active and (fake := _fake()) is not None:
         return fake
     return own or time.monotonic
 
 
 def sleep_of(own: Callable[[float], Any] | None) -> Callable[[float], Any] | None:
     """How to wait, for a policy with this sleep of its own; ``None`` for the driver's real way."""
-    if Fakes.count and (fake := _fake()) is not None:
+    if Fakes.active and (fake := _fake()) is not None:
         return fake.sleep
     return own
 

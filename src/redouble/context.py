@@ -129,7 +129,7 @@ def first_attempt(policy: Policy, name: str, args: tuple[Any, ...], kwargs: dict
         seconds, retried = shorter(seconds, time_left(outer)), outer[RETRIED]
     key = Key(policy, name, args, kwargs) if policy.idempotency_key else None
     # As clock_of, without the call.
-    clock = clock_of(policy.clock) if Fakes.count else policy.clock or time.monotonic
+    clock = clock_of(policy.clock) if Fakes.active else policy.clock or time.monotonic
     if seconds is None:
         return policy, clock, None, None, 1, retried, key, None, None
     started = clock()

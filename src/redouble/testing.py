@@ -86,26 +86,28 @@ class no_waits:  # noqa: N801 - used like a function
 
     def __init__(self, *, everywhere: bool = False) -> None:
         self._everywhere = everywhere
-        self._token: Token[FakeTime | None] | None = None
-        self._before: FakeTime | None = None
+        self._entered: list[tuple[Waits, Token[FakeTime | None] | None, FakeTime | None]] = []
 
     def __enter__(self) -> Waits:
-        waits = Waits()
+        waits, token, before = Waits(), None, Fakes.everywhere
         if self._everywhere:
-            self._before, Fakes.everywhere = Fakes.everywhere, waits
+            Fakes.everywhere = waits
         else:
-            self._token = Fakes.here.set(waits)
-        Fakes.count += 1
+            token = Fakes.here.set(waits)
+        Fakes.active.append(waits)
+        self._entered.append((waits, token, before))
         return waits
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        Fakes.count -= 1
-        if self._token is None:
-            Fakes.everywhere = self._before
+        waits, token, before = self._entered.pop()
+        # By identity: lists of waits that are alike are not the same.
+        Fakes.active[:] = [fake for fake in Fakes.active if fake is not waits]
+        if token is None:
+            Fakes.everywhere = before
         else:
-            Fakes.here.reset(self._token)
+            Fakes.here.reset(token)
 
 
 class retries_disabled:  # noqa: N801 - used like a function
@@ -120,21 +122,21 @@ class retries_disabled:  # noqa: N801 - used like a function
 
     def __init__(self, *, everywhere: bool = False) -> None:
         self._everywhere = everywhere
-        self._token: Token[bool] | None = None
+        self._tokens: list[Token[bool]] = []
 
     def __enter__(self) -> None:
         if self._everywhere:
             switched_off_everywhere.append(self)
         else:
-            self._token = switched_off.set(True)
+            self._tokens.append(switched_off.set(True))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._token is None:
+        if self._everywhere:
             switched_off_everywhere.remove(self)
         else:
-            switched_off.reset(self._token)
+            switched_off.reset(self._tokens.pop())
 
 
 class ScriptEnded(AssertionError):  # noqa: N818 - says what happened, not what is wrong

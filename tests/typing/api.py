@@ -39,7 +39,6 @@ async def with_fields(url: str) -> bytes:
     return b""
 
 
-
 policy = Policy(attempts=3)
 
 
