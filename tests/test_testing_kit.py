@@ -205,7 +205,7 @@ def test_after_the_block_waits_are_real_again(flavour, clock):
         pass
     flavour.call(policy, flavour.scripted(TimeoutError(), "page"))
     assert (waits, clock.waits) == ([], [1.0])
-    assert _time.Fakes.count == 0
+    assert _time.Fakes.active == []
     assert _time.sleep_of(None) is None
     assert _time.clock_of(None) is time.monotonic
 
@@ -220,7 +220,7 @@ def test_without_a_sleep_of_its_own_a_policy_sleeps_as_time_does(monkeypatch):
 def test_a_failure_in_the_block_passes_through_and_waits_are_real_again():
     with pytest.raises(KeyError), no_waits():
         raise KeyError
-    assert _time.Fakes.count == 0
+    assert _time.Fakes.active == []
     assert _time.sleep_of(None) is None
 
 
