@@ -484,3 +484,14 @@ def test_a_fixed_backoff_in_a_block(flavour: Flavour, clock: FakeClock) -> None:
 
     flavour.block(steady(clock, backoff=fixed, base=0.5), body)
     assert clock.waits == [0.5, 0.5, 0.5]
+
+
+def test_the_iterator_of_an_async_for_may_be_made_beforehand(clock: FakeClock) -> None:
+    async def main() -> list[int]:
+        runs, seen = aiter(retrying(steady(clock))), []
+        async for attempt in runs:
+            with attempt:
+                seen.append(attempt.number)
+        return seen
+
+    assert asyncio.run(main()) == [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
@@ -115,3 +116,9 @@ def test_an_async_for_left_early_leaves_nothing_to_close(virtual: Any) -> None:
                 return
 
     virtual(main)
+
+
+def test_a_process_without_trio_waits_with_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "trio", raising=False)
+    fetch = retry(base=0.0)(scripted(TimeoutError(), "page", asynchronous=True))
+    assert asyncio.run(fetch()) == "page"

@@ -1100,3 +1100,10 @@ def test_a_sync_block_in_a_running_loop_warns_where_the_loop_is_written(nothing_
         warnings.simplefilter("always")
         asyncio.run(main())
     assert [(w.category, w.filename) for w in seen] == [(RuntimeWarning, __file__)]
+
+
+def test_a_call_method_that_is_itself_a_proxy_is_taken_as_plain():
+    class Callable:
+        __call__ = Wide(lambda *args: "page")
+
+    assert retry(Callable())() == "page"

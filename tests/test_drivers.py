@@ -476,17 +476,19 @@ def test_the_traceback_ends_in_the_users_own_line(flavour: Flavour, clock: FakeC
     assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "fetch"
 
 
+@pytest.mark.parametrize("fields", [{}, {"deadline": 1e9}])
 def test_one_exception_object_raised_again_and_again_keeps_a_short_traceback(
-    flavour: Flavour, clock: FakeClock
+    flavour: Flavour, clock: FakeClock, fields: dict[str, Any]
 ) -> None:
-    error = TimeoutError("the same")
-    with pytest.raises(TimeoutError) as caught:
-        flavour.call(steady(clock, attempts=40), flavour.scripted(*[error] * 40))
-    once = flavour.scripted(error)
-    with pytest.raises(TimeoutError) as again:
-        flavour.call(steady(clock, attempts=1), once)
-    assert len(traceback.extract_tb(caught.value.__traceback__)) < 40
-    assert again.value is error
+    def length_after(attempts: int, objects: int = 1) -> int:
+        policy = steady(clock, attempts=attempts, **fields)
+        errors = [TimeoutError("the same") for _ in range(objects)] * attempts
+        with pytest.raises(TimeoutError) as caught:
+            flavour.call(policy, flavour.scripted(*errors[:attempts]))
+        return len(traceback.extract_tb(caught.value.__traceback__))
+
+    assert length_after(400) < length_after(30) + 30
+    assert length_after(400, objects=20) < 100
 
 
 def test_a_call_inside_an_except_block_leaves_the_users_context_alone(
@@ -560,3 +562,21 @@ def test_a_deadline_error_has_the_last_error_as_its_cause(flavour: Flavour, cloc
     assert str(caught.value) == (
         "gave up on fetch after 2 attempts in 1.0 s: the next wait (2.0 s) would pass the deadline of 2.5 s"
     )
+
+
+def test_switched_off_under_a_deadline_a_refused_result_passes(flavour: Flavour, clock: FakeClock) -> None:
+    policy = steady(clock, enabled=False, until=bool, deadline=9.0)
+    assert flavour.call(policy, flavour.scripted("")) == ""
+
+
+def test_an_error_whose_notes_cannot_be_read_still_comes_out(flavour: Flavour, clock: FakeClock) -> None:
+    class Secretive(TimeoutError):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "__notes__":
+                raise RuntimeError("no notes")
+            return super().__getattribute__(name)
+
+    error = Secretive()
+    with pytest.raises(Secretive) as caught:
+        flavour.call(steady(clock, attempts=1), flavour.scripted(error))
+    assert caught.value is error

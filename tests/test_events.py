@@ -692,6 +692,7 @@ def test_an_interrupt_in_a_log_handler_is_not_held_back(policy, caplog):
 
 def test_without_logging_in_the_process_there_is_no_logger(monkeypatch):
     monkeypatch.delitem(sys.modules, "logging")
+    monkeypatch.setattr(events, "_loggers", [])
     assert events._logger() is None
     assert events.wanted(()) is False
     assert events.wanted((print,)) is True

@@ -205,7 +205,7 @@ def test_after_the_block_waits_are_real_again(flavour, clock):
         pass
     flavour.call(policy, flavour.scripted(TimeoutError(), "page"))
     assert (waits, clock.waits) == ([], [1.0])
-    assert _time.Fakes.active == []
+    assert _time.fakes == []
     assert _time.sleep_of(None) is None
     assert _time.clock_of(None) is time.monotonic
 
@@ -220,7 +220,7 @@ def test_without_a_sleep_of_its_own_a_policy_sleeps_as_time_does(monkeypatch):
 def test_a_failure_in_the_block_passes_through_and_waits_are_real_again():
     with pytest.raises(KeyError), no_waits():
         raise KeyError
-    assert _time.Fakes.active == []
+    assert _time.fakes == []
     assert _time.sleep_of(None) is None
 
 
@@ -302,8 +302,8 @@ def test_nested_blocks_write_down_what_is_theirs(outer, inner):
     # A block of this context stands in for one of the whole process, also when it was there first.
     nearer_is_inside = inner is False or outer is True
     assert (len(outside), len(inside)) == ((2, 1) if nearer_is_inside else (3, 0))
-    assert _time.Fakes.everywhere is None
-    assert _time.Fakes.here.get() is None
+    assert _time.fake_everywhere == []
+    assert _time.fake_here.get() is None
 
 
 # retries_disabled

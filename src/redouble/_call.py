@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 _FIRST, _LAST = 3, 7
 # How much of a failure's message is kept.
 _LONGEST = 1000
-# How many exception objects of a call are remembered, to know one that comes again.
-_SEEN = 16
+# How many exception objects of a call are remembered, to know one that comes again; and how many
+# attempts make a call so long that it matters.
+_SEEN, _SHORT = 16, 10
 _NOTE, _STORY = "redouble: ", "redouble: gave up on "
 
 
@@ -254,10 +255,11 @@ class Call(Progress):
         An exception object that is raised again and again gathers the frames of every attempt, so that
         a long call would grow with each. It is known by having been seen before, and grown since.
         """
-        length = _depth(error.__traceback__)
-        self._worn = length > self._seen.setdefault(id(error), length)
-        if len(self._seen) > _SEEN:
-            self._seen.clear()
+        if self.attempt > _SHORT:
+            length = _depth(error.__traceback__)
+            self._worn = length > self._seen.setdefault(id(error), length)
+            if len(self._seen) > _SEEN:
+                self._seen.clear()
         if self._must_hold():
             self.held = error
         elif self._worn:

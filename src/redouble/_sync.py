@@ -8,6 +8,7 @@ The hot path is the first function: a success under a policy that asks for nothi
 from __future__ import annotations
 
 import sys
+import time
 from types import CoroutineType
 
 from . import _async
@@ -15,7 +16,7 @@ from ._call import Call
 from ._decide import Refused
 from ._loops import in_event_loop
 from ._text import brief
-from ._time import real_sleep, sleep_of
+from ._time import fakes, real_sleep, sleep_of
 from ._trouble import say
 from .context import NUMBER, current, first_attempt
 
@@ -87,11 +88,19 @@ def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
 def _wrap_full(policy: Policy, function: Function, name: str) -> Function:
     """For a policy that asks for more than a try: a context, a deadline, a look at the result."""
     until = policy.until
+    # Where a deadline is all that is asked for, and nothing is set further out, the surroundings are made
+    # on the spot: what `first_attempt` would give, without the call, is a seventh off the whole.
+    seconds = policy.deadline if policy.idempotency_key is False else None
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        first = first_attempt(policy, name, args, kwargs)
-        if not first[NUMBER]:
-            raise Call(policy, name, first).never_began()
+        if seconds is not None and current.get() is None and not fakes:
+            clock = policy.clock or time.monotonic
+            started = clock()
+            first: Surroundings = policy, clock, started, started + seconds, 1, 1, None, None, None
+        else:
+            first = first_attempt(policy, name, args, kwargs)
+            if not first[NUMBER]:
+                raise Call(policy, name, first).never_began()
         token = current.set(first)
         try:
             try:

@@ -23,25 +23,24 @@ if TYPE_CHECKING:
         def sleep(self, seconds: float, /) -> Any: ...
 
 
-class Fakes:
-    """Fake time in force: for a context, or for the whole process."""
+# Fake time in force: in a context, and for the whole process (the last one holds).
+fake_here: ContextVar[FakeTime | None] = ContextVar("redouble fake time", default=None)
+fake_everywhere: list[FakeTime] = []
 
-    here: ContextVar[FakeTime | None] = ContextVar("redouble fake time", default=None)
-    everywhere: FakeTime | None = None
-    # Those in force anywhere. While there are none nobody pays for looking.
-    active: list[FakeTime] = []  # noqa: RUF012 - shared on purpose
+# All of them. While there are none nobody pays for looking.
+fakes: list[FakeTime] = []
 
 
 def clock_of(own: Callable[[], float] | None) -> Callable[[], float]:
     """Where to read monotonic seconds, for a policy with this clock of its own."""
-    if Fakes.active and (fake := _fake()) is not None:
+    if fakes and (fake := _fake()) is not None:
         return fake
     return own or time.monotonic
 
 
 def sleep_of(own: Callable[[float], Any] | None) -> Callable[[float], Any] | None:
     """How to wait, for a policy with this sleep of its own; ``None`` for the driver's real way."""
-    if Fakes.active and (fake := _fake()) is not None:
+    if fakes and (fake := _fake()) is not None:
         return fake.sleep
     return own
 
@@ -53,5 +52,5 @@ def real_sleep(seconds: float) -> None:
 
 def _fake() -> FakeTime | None:
     # Not by truth: the fake may be a list of waits that is still empty.
-    fake = Fakes.here.get()
-    return Fakes.everywhere if fake is None else fake
+    fake = fake_here.get()
+    return fake_everywhere[-1] if fake is None and fake_everywhere else fake

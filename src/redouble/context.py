@@ -8,12 +8,11 @@ that users see, `Attempt`, is made from it when asked for.
 
 from __future__ import annotations
 
-import time
 from contextvars import ContextVar
 
 from ._hints import header
 from ._text import one_line
-from ._time import Fakes, clock_of
+from ._time import clock_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -128,8 +127,7 @@ def first_attempt(policy: Policy, name: str, args: tuple[Any, ...], kwargs: dict
     if outer is not None:
         seconds, retried = shorter(seconds, time_left(outer)), outer[RETRIED]
     key = Key(policy, name, args, kwargs) if policy.idempotency_key else None
-    # As clock_of, without the call.
-    clock = clock_of(policy.clock) if Fakes.active else policy.clock or time.monotonic
+    clock = clock_of(policy.clock)
     if seconds is None:
         return policy, clock, None, None, 1, retried, key, None, None
     started = clock()

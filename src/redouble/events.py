@@ -167,14 +167,20 @@ def _log(logger: Any, event: Event) -> None:
         )
 
 
+# The logger, once there is one: asking logging for it takes a lock.
+_loggers: list[Any] = []
+
+
 def _logger() -> Any:
     """The ``redouble`` logger, if it leads to a handler.
 
     In a process that never imported logging, or set up no handler, there is nobody to write to:
     the import, and the record, are saved.
     """
-    logging = sys.modules.get("logging")
-    if logging is None:
-        return None
-    logger = logging.getLogger("redouble")
+    if not _loggers:
+        logging = sys.modules.get("logging")
+        if logging is None:
+            return None
+        _loggers.append(logging.getLogger("redouble"))
+    logger = _loggers[0]
     return logger if logger.hasHandlers() else None

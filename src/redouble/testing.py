@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 
-from ._time import Fakes
+from ._time import fake_everywhere, fake_here, fakes
 from .backoff import number
 from .context import switched_off, switched_off_everywhere
 
@@ -86,28 +86,32 @@ class no_waits:  # noqa: N801 - used like a function
 
     def __init__(self, *, everywhere: bool = False) -> None:
         self._everywhere = everywhere
-        self._entered: list[tuple[Waits, Token[FakeTime | None] | None, FakeTime | None]] = []
+        self._entered: list[tuple[Waits, Token[FakeTime | None] | None]] = []
 
     def __enter__(self) -> Waits:
-        waits, token, before = Waits(), None, Fakes.everywhere
+        waits, token = Waits(), None
         if self._everywhere:
-            Fakes.everywhere = waits
+            fake_everywhere.append(waits)
         else:
-            token = Fakes.here.set(waits)
-        Fakes.active.append(waits)
-        self._entered.append((waits, token, before))
+            token = fake_here.set(waits)
+        fakes.append(waits)
+        self._entered.append((waits, token))
         return waits
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        waits, token, before = self._entered.pop()
-        # By identity: lists of waits that are alike are not the same.
-        Fakes.active[:] = [fake for fake in Fakes.active if fake is not waits]
+        waits, token = self._entered.pop()
+        _take_out(fakes, waits)
         if token is None:
-            Fakes.everywhere = before
+            _take_out(fake_everywhere, waits)
         else:
-            Fakes.here.reset(token)
+            fake_here.reset(token)
+
+
+def _take_out(these: list[FakeTime], waits: Waits) -> None:
+    # By identity: lists of waits that are alike are not the same.
+    these[:] = [fake for fake in these if fake is not waits]
 
 
 class retries_disabled:  # noqa: N801 - used like a function
