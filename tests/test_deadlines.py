@@ -200,6 +200,15 @@ def test_an_inner_deadline_is_clipped_to_the_outer_one(flavour: Flavour, clock: 
     assert seen == [2.0, 1.0, 1.0]  # the outer 2 s bind; the inner second wait would pass them
 
 
+def test_a_deadline_set_further_out_is_not_called_by_the_figure_of_the_inner_one(
+    flavour: Flavour, clock: FakeClock
+) -> None:
+    inner = steady(clock, deadline=10.0, name="inner")(always(TimeoutError("slow"), flavour))
+    with pytest.raises(DeadlineExceeded) as caught:
+        flavour.call(steady(clock, deadline=2.5, attempts=1), inner)
+    assert str(caught.value).endswith("the next wait (2.0 s) would pass the deadline set further out")
+
+
 def test_a_longer_outer_deadline_leaves_the_inner_one_alone(clock: FakeClock) -> None:
     def inner() -> float | None:
         return current_attempt().remaining  # type: ignore[union-attr]
@@ -449,7 +458,9 @@ def test_a_retry_of_a_bare_call_is_cut_off_by_the_deadline_of_a_scope(virtual: A
             raise TimeoutError
 
         async with retrying(deadline=3.0, clock=loop_time):
-            with pytest.raises(DeadlineExceeded, match="the deadline came during the attempt"):
+            with pytest.raises(
+                DeadlineExceeded, match="the deadline set further out came during the attempt"
+            ):
                 await inner()
         assert loop_time() == 3.0
 

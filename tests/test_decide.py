@@ -200,10 +200,10 @@ def test_what_is_remembered_for_the_next_wait_is_at_least_the_base() -> None:
 @pytest.mark.parametrize(
     ("policy", "progress", "failure", "why"),
     [
-        (STEADY.replace(deadline=5), Progress(3, ends=5.0), TimeoutError(), "the next wait (4.0 s) would pass the deadline of 5 s"),
-        (STEADY, Progress(3, ends=5.0), TimeoutError(), "the next wait (4.0 s) would pass the deadline"),
-        (STEADY.replace(deadline=1), Progress(1, ends=1.0), TimeoutError(), "the deadline of 1 s has passed"),
-        (STEADY.replace(deadline=9), Progress(1, ends=9.0), HTTPError(429, {"Retry-After": "30"}), "the server asked for a wait of 30.0 s, which would pass the deadline of 9 s"),
+        (STEADY, Progress(3, ends=5.0, limit="the deadline of 5 s"), TimeoutError(), "the next wait (4.0 s) would pass the deadline of 5 s"),
+        (STEADY, Progress(3, ends=5.0), TimeoutError(), "the next wait (4.0 s) would pass the deadline set further out"),
+        (STEADY, Progress(1, ends=1.0, limit="the deadline of 1 s"), TimeoutError(), "the deadline of 1 s has passed"),
+        (STEADY, Progress(1, ends=9.0, limit="the deadline of 9 s"), HTTPError(429, {"Retry-After": "30"}), "the server asked for a wait of 30.0 s, which would pass the deadline of 9 s"),
         (STEADY, Progress(1), HTTPError(429, {"Retry-After": "200"}), "the server asked for a wait of 200.0 s, above the patience of 120 s"),
         (STEADY, Progress(1), HTTPError(500, method="POST"), "repeating this POST might act twice; if it may be repeated, say idempotent=True or send an Idempotency-Key"),
         (STEADY.replace(idempotent=False), Progress(1), TimeoutError(), "the call may have had an effect, and the policy says idempotent=False"),

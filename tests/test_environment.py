@@ -554,7 +554,7 @@ ORDER = [
     "_hints", "_catalogue", "_shapes", "_codes", "_questions", "_inquiry", "classify",
     "_time", "context", "events",
     "_callables", "_checks", "_config", "_describe", "policy", "presets",
-    "_decide", "_call",
+    "_decide", "_story", "_call",
     "_loops", "_async", "_sync", "_streams", "_decorate", "_blocks",
     "testing", "_demo", "__init__", "__main__",
 ]

@@ -55,6 +55,7 @@ def _wrap_bare(policy: Policy, function: Function, name: str) -> Function:
 
 def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
     """For a policy that asks for a look at the result, and nothing else."""
+    until: Any = policy.until
 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -64,7 +65,7 @@ def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
             if not call.failed(error):
                 raise
         else:
-            if policy.until is None or policy.until(result):
+            if until(result):
                 return result
             call = Call(policy, name)
             if not call.refused(Refused(result)):

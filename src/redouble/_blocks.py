@@ -9,10 +9,11 @@ from __future__ import annotations
 from contextvars import ContextVar
 
 from . import _async, _decorate, _sync
-from ._call import Call, tell, told
+from ._call import Call
 from ._checks import seconds as checked_seconds
 from ._decide import Progress, Refused, Wait, decide
 from ._loops import time_limit
+from ._story import is_told, tell
 from ._time import clock_of
 from .context import NUMBER, PREVIOUS, Attempt, boundary, current, first_attempt, running_in
 from .policy import Policy
@@ -277,7 +278,7 @@ class retrying:  # noqa: N801 - used like a function
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _close()
-        if isinstance(error, Exception) and not told(error) and _would_retry(self._policy, error):
+        if isinstance(error, Exception) and not is_told(error) and _would_retry(self._policy, error):
             tell(error, _ONCE)
 
     async def __aenter__(self) -> Scope:

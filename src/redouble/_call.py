@@ -7,7 +7,8 @@ numbers, tells the listeners, and builds what comes out at the end. It never wai
 from __future__ import annotations
 
 from ._decide import Progress, Refused, Stop, decide
-from ._text import one_line, shown
+from ._story import Story, tell
+from ._text import shown
 from ._time import clock_of
 from .context import ENDS, KEY, RETRIED, STARTED, current, time_left
 from .errors import DeadlineExceeded, RedoubleError, ResultRejected
@@ -25,14 +26,11 @@ if TYPE_CHECKING:
     from .events import Event
     from .policy import Policy
 
-# How many attempts a note tells of: the first ones, which show how it began, and the last.
-_FIRST, _LAST = 3, 7
 # How much of a failure's message is kept.
 _LONGEST = 1000
 # How many exception objects of a call are remembered, to know one that comes again; and how many
 # attempts make a call so long that it matters.
 _SEEN, _SHORT = 16, 10
-_NOTE, _STORY = "redouble: ", "redouble: gave up on "
 
 
 class CutOff(TimeoutError):  # noqa: N818 - says what happened
@@ -44,10 +42,10 @@ class Call(Progress):
 
     __slots__ = (
         "_failure",
-        "_history",
         "_key",
         "_retried",
         "_seen",
+        "_story",
         "_told_of",
         "_worn",
         "clock",
@@ -57,7 +55,7 @@ class Call(Progress):
         "policy",
         "recover",
         "started",
-    )  # fmt: skip
+    )
 
     def __init__(self, policy: Policy, name: str, first: Surroundings | None = None) -> None:
         super().__init__()
@@ -70,7 +68,7 @@ class Call(Progress):
         self.recover: Callable[[Any], Any] | None = None
         self.held: Exception | None = None
         """The failure itself, kept over a wait only for ``recover`` and for a deadline's cause."""
-        self._history: list[tuple[int, str, str, float | None]] = []
+        self._story = Story()
         self._failure: tuple[str, str] | None = None
         self._seen: dict[int, int] = {}
         self._worn = False
@@ -95,6 +93,9 @@ class Call(Progress):
 
     def _take_over(self, first: Surroundings) -> None:
         self.started, self.ends = first[STARTED], first[ENDS]
+        own = self.policy.deadline
+        if own is not None and self.started is not None and self.ends == self.started + own:
+            self.limit = f"the deadline of {own:g} s"
         self._key, self._retried = first[KEY], first[RETRIED]
         self.outer_retrying = self._retried > 1
 
@@ -115,7 +116,7 @@ class Call(Progress):
             # A failure that was never retryable needs no story; what came before it does.
             outcome.reason is not Reason.not_retryable or self.attempt > 1
         ):
-            tell(error, self._story(outcome.why, now))
+            tell(error, self._story.told(self._summary(outcome.why, now)))
         return False
 
     def refused(self, refused: Refused) -> bool:
@@ -169,8 +170,8 @@ class Call(Progress):
         """Ends the call because ``recover`` failed; gives the failure that comes out, with that noted."""
         now = self.clock()
         self._announce(GaveUp, now, reason=Reason.callback)
-        error = self.held or RedoubleError(trouble)
-        tell(error, self._story(trouble, now))
+        error = RedoubleError(trouble) if self.held is None else self.held
+        tell(error, self._story.told(self._summary(trouble, now)))
         return error
 
     def never_began(self) -> DeadlineExceeded:
@@ -190,33 +191,26 @@ class Call(Progress):
         return now
 
     def _cut(self) -> Stop:
-        limit = "" if self.policy.deadline is None else f" of {self.policy.deadline:g} s"
-        return Stop(Reason.deadline, f"the deadline{limit} came during the attempt", None)
+        return Stop(Reason.deadline, f"{self.limit} came during the attempt", None)
 
     def _take(self, outcome: Wait | Stop, failure: Exception | Refused, now: float) -> None:
         """Commits what was decided before anybody is told of it."""
         if isinstance(failure, Refused):
-            self._failure = ("", failure.reason)
+            self._failure = name, message = "", failure.reason
         else:
-            self._failure = (type(failure).__name__, shown(failure)[:_LONGEST])
+            self._failure = name, message = type(failure).__name__, shown(failure)[:_LONGEST]
         if isinstance(outcome, Stop):
-            self._remember(None)
+            self._story.add(name, message, None)
             kind = Expired if outcome.reason is Reason.deadline else GaveUp
             self._announce(kind, now, outcome.verdict, reason=outcome.reason)
             return
-        self._remember(outcome.delay)
+        self._story.add(name, message, outcome.delay)
         self.previous, self.delay = outcome.previous, outcome.delay
         if outcome.rule is not None:
             self.recover = outcome.rule.recover
             counts = self.rule_failures = self.rule_failures or {}
             counts[outcome.rule_key] = counts.get(outcome.rule_key, 0) + 1
         self._announce(Retrying, now, outcome.verdict, delay=outcome.delay)
-
-    def _remember(self, delay: float | None) -> None:
-        kind, message = self._failure or ("", "")
-        self._history.append((self.attempt, kind, message, delay))
-        if len(self._history) > _FIRST + _LAST:
-            del self._history[_FIRST]
 
     def _announce(
         self,
@@ -284,28 +278,16 @@ class Call(Progress):
             count += f", {self._elapsed(now):.1f} s after the first failure"
         return f"{self.name} after {count}: {why}"
 
-    def _story(self, why: str, now: float) -> str:
-        return "\n".join([_STORY + self._summary(why, now), *self._told()])
-
-    def _attempts(self) -> str:
-        """For an error of our own, whose message says the rest already."""
-        return "\n".join([f"{_STORY}{self.name}, attempt by attempt:", *self._told()])
-
-    def _told(self) -> list[str]:
-        lines = [_line(*remembered) for remembered in self._history]
-        between = self.attempt - len(lines)
-        return lines if between <= 0 else [*lines[:_FIRST], f"  ({between} more)", *lines[_FIRST:]]
-
     def _expired(self, why: str, now: float) -> DeadlineExceeded:
         message = f"gave up on {self._summary(why, now)}"
         error = DeadlineExceeded(message, attempts=self.attempt, elapsed=self._elapsed(now))
-        tell(error, self._attempts())
+        tell(error, self._story.told(f"{self.name}, attempt by attempt:"))
         return error
 
     def _rejected(self, refused: Refused, why: str, now: float) -> ResultRejected:
         message = f"gave up on {self._summary(f'{why}; {refused.reason}', now)}"
         error = ResultRejected(message, result=refused.result, attempts=self.attempt)
-        tell(error, self._attempts())
+        tell(error, self._story.told(f"{self.name}, attempt by attempt:"))
         return error
 
 
@@ -314,34 +296,3 @@ def _depth(trace: TracebackType | None) -> int:
     while trace is not None:
         depth, trace = depth + 1, trace.tb_next
     return depth
-
-
-def _line(attempt: int, kind: str, message: str, delay: float | None) -> str:
-    waited = "" if delay is None else f"; waited {delay:.2f} s"
-    return f"  attempt {attempt}: {one_line(kind, message)}{waited}"
-
-
-def tell(error: BaseException, text: str) -> None:
-    """Puts a note of ours on an error, in the place of one that is there already."""
-    try:
-        notes = _notes(error)
-        for place, note in enumerate(notes):
-            if isinstance(note, str) and note.startswith(_NOTE):
-                notes[place] = text
-                return
-        error.add_note(text)
-    except Exception:  # noqa: BLE001, S110 - an error that takes no note comes out without one
-        pass
-
-
-def told(error: BaseException) -> bool:
-    """Whether an error carries the story of a call already."""
-    return any(isinstance(note, str) and note.startswith(_STORY) for note in _notes(error))
-
-
-def _notes(error: BaseException) -> list[object]:
-    try:
-        notes: Any = getattr(error, "__notes__", None)
-    except Exception:  # noqa: BLE001 - attributes are the user's code
-        notes = None
-    return notes if notes.__class__ is list else []

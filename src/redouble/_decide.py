@@ -43,7 +43,7 @@ class Refused(Record):
 class Progress:
     """What a call has been through, in numbers. Text and limits only: never an exception."""
 
-    __slots__ = ("attempt", "ends", "outer_retrying", "previous", "rule_failures")
+    __slots__ = ("attempt", "ends", "limit", "outer_retrying", "previous", "rule_failures")
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class Progress:
         *,
         previous: float | None = None,
         ends: float | None = None,
+        limit: str = "the deadline set further out",
         outer_retrying: bool = False,
     ) -> None:
         self.attempt = attempt
@@ -59,6 +60,8 @@ class Progress:
         """The backoff's own last delay, at least ``base``; ``None`` before the first wait."""
         self.ends = ends
         """When the deadline is, by the policy's clock."""
+        self.limit = limit
+        """What to call that deadline: it may be this policy's own, or one set further out."""
         self.outer_retrying = outer_retrying
         """Whether a call further out is already retrying."""
         self.rule_failures: dict[Any, int] | None = None
@@ -116,7 +119,7 @@ def _decide(policy: Policy, progress: Progress, failure: Exception | Refused, no
         return Stop(Reason.patience, asked, found)
     delay, previous = _delay(policy, rule, progress, hint, exact, now)
     if progress.ends is not None and now + delay >= progress.ends:
-        return Stop(Reason.deadline, _too_late(policy, progress, delay, hint, now), found)
+        return Stop(Reason.deadline, _too_late(progress, delay, hint, now), found)
     if progress.outer_retrying and policy.nested == "defer":
         return Stop(Reason.nested, "left to the call further out, which is already retrying", found)
     return Wait(delay, previous, found, rule, key)
@@ -252,10 +255,9 @@ def _after_hint(policy: Policy, progress: Progress, hint: float, base: float, no
     return hint if delay >= left else delay
 
 
-def _too_late(policy: Policy, progress: Progress, delay: float, hint: float | None, now: float) -> str:
-    ends = progress.ends or 0.0
-    limit = "the deadline" if policy.deadline is None else f"the deadline of {policy.deadline:g} s"
-    if now >= ends:
+def _too_late(progress: Progress, delay: float, hint: float | None, now: float) -> str:
+    limit = progress.limit
+    if progress.ends is not None and now >= progress.ends:
         return f"{limit} has passed"
     if hint:
         return f"the server asked for a wait of {hint:.1f} s, which would pass {limit}"

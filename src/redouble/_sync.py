@@ -47,14 +47,14 @@ def _wrap_bare(policy: Policy, function: Function, name: str) -> Function:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
             result = function(*args, **kwargs)
+            if type(result) is not CoroutineType:
+                return result
         except Exception as error:
             call = Call(policy, name)
             if not call.failed(error):
                 raise
         else:
-            if type(result) is CoroutineType:
-                return _async.take_over(policy, name, None, result, function, args, kwargs)
-            return result
+            return _async.take_over(policy, name, None, result, function, args, kwargs)
         # Outside the except block: an interrupt during the wait must not be reported as caused by the
         # failure, whose frames are free by now.
         return resume(call, function, args, kwargs)
@@ -64,6 +64,7 @@ def _wrap_bare(policy: Policy, function: Function, name: str) -> Function:
 
 def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
     """For a policy that asks for a look at the result, and nothing else."""
+    until: Any = policy.until
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -75,7 +76,7 @@ def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
         else:
             if type(result) is CoroutineType:
                 return _async.take_over(policy, name, None, result, function, args, kwargs)
-            if policy.until is None or policy.until(result):
+            if until(result):
                 return result
             call = Call(policy, name)
             if not call.refused(Refused(result)):
