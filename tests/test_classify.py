@@ -1032,3 +1032,33 @@ def test_classify_imports_nothing_that_costs():
         "typing re dataclasses inspect logging datetime ssl socket asyncio http email sqlite3 smtplib urllib"
     )
     assert not set(dear.split()) & set(run.stdout.split())
+
+
+def test_the_method_of_a_urllib_request_that_was_answered_is_known() -> None:
+    import threading
+    import urllib.error
+    import urllib.request
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+
+    class Broken(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(500)
+            self.end_headers()
+
+        do_GET = do_POST  # noqa: N815 - the name http.server asks for
+
+        def log_message(self, *args: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Broken) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            for method, may_repeat in (("POST", False), ("GET", True)):
+                request = urllib.request.Request(f"http://127.0.0.1:{server.server_port}/", method=method)
+                with pytest.raises(urllib.error.HTTPError) as caught:
+                    urllib.request.urlopen(request, timeout=5)
+                caught.value.close()
+                assert (request_method(caught.value), repeatable(caught.value)) == (method, may_repeat)
+        finally:
+            server.shutdown()
+            thread.join()

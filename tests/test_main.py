@@ -18,7 +18,7 @@ def test_the_demo_shows_the_story_of_each_call(capsys: pytest.CaptureFixture[str
     assert "attempt 1 failed: HTTPError: HTTP Error 503: Service Unavailable" in shown
     assert "attempt 2 failed: RemoteDisconnected" in shown
     assert "rate_limited; next attempt in" in shown
-    assert "gave up on POST after 1 attempt: the call may have had an effect" in shown
+    assert "gave up on POST after 1 attempt: repeating this POST might act twice" in shown
     assert "DeadlineExceeded: gave up on GET after" in shown
     assert shown.count("answer: hello") == 2
 

@@ -94,9 +94,9 @@ def _calls(base: str) -> None:
     print("2. A GET told to come back in 0.7 s (Retry-After): never earlier, a little later at random:")
     print(f"   answer: {get(base + '/busy').decode().strip()}\n")
 
-    print("3. A POST that gets a 500 may have acted, so under idempotent=False it is not sent twice:")
+    print("3. A POST that gets a 500 may have acted, so it is not sent twice:")
     try:
-        retry(listeners=[_show], idempotent=False, name="POST")(_fetch)(base + "/orders", "POST")
+        retry(listeners=[_show], name="POST")(_fetch)(base + "/orders", "POST")
     except OSError as error:
         _print_error(error)
 
