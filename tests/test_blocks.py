@@ -495,3 +495,83 @@ def test_the_iterator_of_an_async_for_may_be_made_beforehand(clock: FakeClock) -
         return seen
 
     assert asyncio.run(main()) == [1]
+
+
+def test_the_deadline_of_a_scope_holds_in_other_threads(clock: FakeClock) -> None:
+    seen: list[Any] = []
+    with retrying(steady(clock, deadline=5.0)) as call:
+        clock.advance(4.0)
+        thread = threading.Thread(target=lambda: seen.append(call(lambda: current_attempt().remaining)))  # type: ignore[union-attr]
+        thread.start()
+        thread.join()
+    assert seen == [1.0]
+
+
+def test_the_deadline_of_a_scope_holds_in_other_threads_for_async_calls(clock: FakeClock) -> None:
+    seen: list[Any] = []
+
+    async def look() -> None:
+        seen.append(current_attempt().remaining)  # type: ignore[union-attr]
+
+    with retrying(steady(clock, deadline=5.0)) as call:
+        clock.advance(4.0)
+        thread = threading.Thread(target=lambda: asyncio.run(call(look)))
+        thread.start()
+        thread.join()
+    assert seen == [1.0]
+
+
+def test_a_call_through_a_scope_that_is_closed_is_still_bound_by_its_deadline(clock: FakeClock) -> None:
+    with retrying(steady(clock, deadline=5.0)) as call:
+        pass
+    clock.advance(6.0)
+    with pytest.raises(DeadlineExceeded, match="before its first attempt"):
+        call(scripted("page"))
+
+
+def test_scopes_that_are_left_out_of_order_close_their_own(clock: FakeClock) -> None:
+    long, short = retrying(steady(clock, deadline=50.0)), retrying(steady(clock, deadline=1.0))
+    short.__enter__()
+    call = long.__enter__()
+    short.__exit__(None, None, None)
+    assert call(lambda: current_attempt().remaining) <= 50.0  # type: ignore[union-attr]
+    long.__exit__(None, None, None)
+    assert current_attempt() is None
+
+
+def test_a_sync_block_with_an_async_sleep_is_refused() -> None:
+    with pytest.raises(TypeError, match="a sync block needs a sync sleep"):
+        for attempt in retrying(sleep=asyncio.sleep):
+            with attempt:
+                pass
+
+
+def test_a_sleep_that_turns_out_to_be_async_is_made_up_for(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import time
+
+    monkeypatch.setattr(time, "sleep", clock.sleep)
+    policy = Policy(backoff=fixed, sleep=lambda seconds: asyncio.sleep(seconds))
+    assert policy.call(scripted(TimeoutError(), "page")) == "page"
+    assert clock.waits == [1.0]
+
+
+def test_a_block_that_asks_again_at_once_is_run_at_once(flavour: Flavour, clock: FakeClock) -> None:
+    flavour.block(steady(clock), lambda attempt: attempt.number < 2 and attempt.again(after=0))
+    assert clock.waits == [0.0]
+
+
+def test_a_wait_beyond_what_the_platform_can_sleep_is_cut_down_to_it(
+    flavour: Flavour, clock: FakeClock
+) -> None:
+    flavour.block(steady(clock), lambda attempt: attempt.number < 2 and attempt.again(after=1e12))
+    assert clock.waits == [threading.TIMEOUT_MAX]
+
+
+def test_an_attempt_left_in_another_context_than_it_was_entered_in_does_no_harm(clock: FakeClock) -> None:
+    import contextvars
+
+    attempt = next(iter(retrying(steady(clock, deadline=5.0))))
+    contextvars.copy_context().run(attempt.__enter__)
+    assert attempt.__exit__(None, None, None) is False

@@ -555,7 +555,12 @@ def test_a_prefix_is_needed():
 @pytest.mark.parametrize(
     ("variable", "value", "error", "message"),
     [
-        ("P_ATEMPTS", "3", TypeError, "unknown policy field 'atempts': did you mean 'attempts'?"),
+        (
+            "P_ATEMPTS",
+            "3",
+            TypeError,
+            "in the environment under P_: unknown policy field 'atempts': did you mean 'attempts'?",
+        ),
         ("P_ATTEMPTS", "three", ValueError, "attempts must be a whole number, got 'three'"),
         ("P_BASE", "soon", ValueError, "base must be a duration such as "),
         ("P_RULES", "429", TypeError, "rules must be a mapping of causes or statuses to rules, got '429'"),

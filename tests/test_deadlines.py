@@ -103,16 +103,18 @@ def test_the_time_of_a_slow_listener_counts_against_the_deadline(flavour: Flavou
             clock.advance(10.0)
 
     fetch = flavour.scripted(error := TimeoutError("slow"), "page")
-    with pytest.raises(DeadlineExceeded, match="the deadline passed during the wait") as caught:
+    with pytest.raises(DeadlineExceeded, match="the deadline of 5 s has passed") as caught:
         flavour.call(steady(clock, deadline=5.0, listeners=[slow]), fetch)
     assert len(fetch.calls) == 1
+    assert clock.waits == []
+    assert "waited" not in caught.value.__notes__[0]
     assert caught.value.__cause__ is error
     assert told == [Retrying, Expired]
 
 
 def test_the_time_of_recover_counts_against_the_deadline(flavour: Flavour, clock: FakeClock) -> None:
     rules = {TimeoutError: Rule(recover=lambda error: clock.advance(10.0))}
-    with pytest.raises(DeadlineExceeded, match="during the wait"):
+    with pytest.raises(DeadlineExceeded, match="the deadline of 5 s has passed"):
         flavour.call(steady(clock, deadline=5.0, rules=rules), flavour.scripted(TimeoutError(), "page"))
 
 
@@ -283,7 +285,7 @@ def test_an_async_attempt_is_cut_off_at_the_deadline(virtual: Any) -> None:
             "gave up on fetch after 1 attempt in 5.0 s: the deadline of 5 s came during the attempt"
         )
         assert isinstance(caught.value.__cause__, TimeoutError)
-        assert str(caught.value.__cause__) == "attempt 1 was cut off by the deadline after 5.0 s"
+        assert str(caught.value.__cause__) == "attempt 1 was cut off by the deadline after 5 s"
         assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
 
     virtual(main)
@@ -500,3 +502,37 @@ def test_the_virtual_loop_of_these_tests_takes_no_real_time() -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(asyncio.sleep(3600))
     assert time.monotonic() - before < 5.0
+
+
+def test_a_listener_that_leaves_too_little_time_for_the_wait_ends_the_call_before_it(
+    flavour: Flavour, clock: FakeClock
+) -> None:
+    policy = steady(clock, deadline=5.0, listeners=[lambda event: clock.advance(4.5)])
+    with pytest.raises(DeadlineExceeded, match="the deadline of 5 s would pass during the wait"):
+        flavour.call(policy, flavour.scripted(TimeoutError(), "page"))
+    assert clock.waits == []
+
+
+def test_an_async_recover_is_cut_off_at_the_deadline(virtual: Any) -> None:
+    async def main() -> None:
+        async def hangs(error: Exception) -> None:
+            await asyncio.sleep(600)
+
+        policy = Policy(deadline=5.0, base=0.0, rules={TimeoutError: Rule(recover=hangs)}, clock=loop_time)
+        with pytest.raises(DeadlineExceeded):
+            await policy(scripted(TimeoutError(), "page", asynchronous=True))()
+        assert loop_time() == 5.0
+
+    virtual(main)
+
+
+def test_a_call_that_a_scope_bound_from_its_beginning_counts_from_there(
+    flavour: Flavour, clock: FakeClock
+) -> None:
+    def slow() -> None:
+        clock.advance(3.0)
+        raise TimeoutError("slow")
+
+    with retrying(deadline=100.0, clock=clock), pytest.raises(TimeoutError) as caught:
+        flavour.call(steady(clock, attempts=2, timeout=50.0, name="fetch"), flavour.function(slow))
+    assert caught.value.__notes__[0].startswith("redouble: gave up on fetch after 2 attempts in 7.0 s")

@@ -1107,3 +1107,31 @@ def test_a_call_method_that_is_itself_a_proxy_is_taken_as_plain():
         __call__ = Wide(lambda *args: "page")
 
     assert retry(Callable())() == "page"
+
+
+def test_a_generator_based_coroutine_is_async(quick):
+    import types
+
+    calls = []
+
+    @quick
+    @types.coroutine
+    def fetch():
+        calls.append(1)
+        if len(calls) == 1:
+            raise TimeoutError
+        return "page"
+        yield
+
+    assert await_all(fetch()) == "page"
+
+
+def test_an_object_whose_attributes_raise_is_retried():
+    class Closed:
+        def __getattr__(self, name):
+            raise RuntimeError(name)
+
+        def __call__(self):
+            return "page"
+
+    assert retry(Closed())() == "page"

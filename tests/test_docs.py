@@ -4,6 +4,7 @@ How a page is read:
 
 - A block fenced as ``python`` is run, in order, in one namespace per page, with every wait skipped.
 - Fenced as ``python own-time`` it is run without that: it brings a clock of its own.
+- Fenced as ``python needs NAME`` it is run where that package is installed, and left out with a word elsewhere.
 - A block with ``>>>`` is a doctest. After any other block, a block fenced as ``text`` is what it prints;
   figures such as ``0.63 s`` are drawn at random or measured, so only their place counts.
 - Nothing is fenced as code that is not run.
@@ -13,10 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import importlib.util
 import io
 import re
 import sys
 import types
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +43,7 @@ DEMO = "python -m pip install . && python -m redouble demo"
 TESTS = "python -m pip install -e '.[test]' && python -m pytest"
 
 FENCES = {"python", "python own-time", "text", "sh", "toml"}
+NEEDS = "python needs "
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -56,6 +60,18 @@ class Block:
     @property
     def is_code(self) -> bool:
         return self.fence.startswith("python")
+
+    @property
+    def needs(self) -> str | None:
+        """The package that the block is about, if it is not there."""
+        package = self.fence.removeprefix(NEEDS)
+        if package == self.fence:
+            return None
+        try:
+            found = importlib.util.find_spec(package)
+        except ModuleNotFoundError:  # the package above it is not there
+            found = None
+        return package if found is None else None
 
 
 def blocks(page: Path) -> list[Block]:
@@ -91,7 +107,9 @@ def run_script(page: Path, block: Block, namespace: dict[str, Any]) -> str:
     # As many empty lines before it as there are on the page, so that a traceback names the right line.
     source = "\n" * block.line + block.text
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        if block.fence.startswith(NEEDS):
+            warnings.simplefilter("ignore")  # what other packages say while they are imported
         exec(compile(source, str(page), "exec"), namespace)
     return printed.getvalue()
 
@@ -111,8 +129,12 @@ def test_the_code_on_a_page_runs_and_prints_what_the_page_shows(
     # A module of its own, as for a reader's script: pickle and the like look their classes up there.
     module = types.ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
+    missing: list[str] = []
     for block, following in pairs(blocks(page)):
         if not block.is_code:
+            continue
+        if block.needs is not None:
+            missing.append(block.needs)
             continue
         with time_for(block):
             if ">>> " in block.text:
@@ -121,11 +143,14 @@ def test_the_code_on_a_page_runs_and_prints_what_the_page_shows(
             printed = run_script(page, block, module.__dict__)
         shown = following.text if following is not None and following.fence == "text" else ""
         assert without_figures(printed) == without_figures(shown), f"{page.name}, line {block.line}"
+    if missing:
+        pytest.skip(f"the rest ran; not installed: {', '.join(missing)}")
 
 
 @every_page
 def test_no_code_on_a_page_escapes_the_tests(page: Path) -> None:
-    assert {block.fence for block in blocks(page)} <= FENCES
+    fences = {block.fence for block in blocks(page) if not block.fence.startswith(NEEDS)}
+    assert fences <= FENCES
 
 
 def prose(page: Path) -> str:

@@ -580,3 +580,53 @@ def test_an_error_whose_notes_cannot_be_read_still_comes_out(flavour: Flavour, c
     with pytest.raises(Secretive) as caught:
         flavour.call(steady(clock, attempts=1), flavour.scripted(error))
     assert caught.value is error
+
+
+def test_an_exception_of_a_class_that_has_no_name_still_comes_out(clock: FakeClock) -> None:
+    class Meta(type):
+        @property
+        def __name__(cls) -> str:  # type: ignore[override]
+            raise RuntimeError("no name")
+
+    class Nameless(TimeoutError, metaclass=Meta):
+        pass
+
+    error = Nameless("slow")
+    caught: list[BaseException] = []
+    try:
+        steady(clock, attempts=2)(Flavour("sync").scripted(TimeoutError(), error))()
+    except BaseException as out:
+        caught.append(out)
+    assert caught[0] is error
+    assert "attempt 2: <unnamed>: slow" in notes(error)[0]
+
+
+def test_an_exception_whose_attributes_raise_may_come_again_and_again(clock: FakeClock) -> None:
+    class Closed(TimeoutError):
+        def __getattribute__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+        def __setattr__(self, name: str, value: object) -> None:
+            raise RuntimeError(name)
+
+    caught: list[BaseException] = []
+    try:
+        steady(clock, attempts=30)(Flavour("sync").scripted(*[Closed("slow")] * 30))()
+    except BaseException as out:
+        caught.append(out)
+    assert type(caught[0]) is Closed
+
+
+def test_the_waits_of_a_rule_begin_at_their_own_beginning(flavour: Flavour, clock: FakeClock) -> None:
+    policy = steady(clock, attempts=6, rules={KeyError: Rule(base=10.0, cap=1000.0)})
+    script = [TimeoutError(), TimeoutError(), KeyError(), KeyError(), "page"]
+    assert flavour.call(policy, flavour.scripted(*script)) == "page"
+    assert clock.waits == [1.0, 2.0, 10.0, 20.0]
+
+
+def test_the_waits_of_a_rule_without_any_of_its_own_are_the_policys(
+    flavour: Flavour, clock: FakeClock
+) -> None:
+    policy = steady(clock, attempts=6, rules={KeyError: Rule(attempts=3)})
+    assert flavour.call(policy, flavour.scripted(TimeoutError(), KeyError(), KeyError(), "page")) == "page"
+    assert clock.waits == [1.0, 2.0, 4.0]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import redouble
-from redouble import DeadlineExceeded, retry, retrying
+from redouble import DeadlineExceeded, current_attempt, retry, retrying
 from redouble.backoff import fixed
 from redouble.testing import scripted
 
@@ -104,6 +104,29 @@ def test_a_trio_block_is_cut_off_and_run_again() -> None:
                 numbers.append(attempt.number)
                 await trio.sleep(60 if attempt.number == 1 else 0)
         assert numbers == [1, 2]
+
+    run_trio(main)
+
+
+def test_a_trio_block_whose_cancelled_nursery_fails_is_run_again() -> None:
+    async def main() -> None:
+        numbers: list[int] = []
+
+        async def bad_loser() -> None:
+            try:
+                await trio.sleep(60)
+            except trio.Cancelled:
+                raise ConnectionResetError("while cleaning up") from None
+
+        async for attempt in retrying(timeout=2.0, attempts=2, backoff=fixed, clock=trio.current_time):
+            async with attempt:
+                numbers.append(attempt.number)
+                if attempt.number == 1:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(bad_loser)
+                        nursery.start_soon(trio.sleep, 60)
+        assert numbers == [1, 2]
+        assert current_attempt() is None
 
     run_trio(main)
 

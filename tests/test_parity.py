@@ -41,10 +41,10 @@ def calls(module: ModuleType, name: str) -> list[str]:
 
 # What one flavour has and the other cannot: coroutines are handed over from sync to async, and only async
 # code can be cut off; sync code is warned about where it would block a loop.
-ONLY_SYNC = {
+ONLY_SYNC = {"_really",
     "type", "_async.take_over", "_async.carry_on", "in_event_loop", "warn_blocking", "sleep", "outcome.close", "recover",
 }  # fmt: skip
-ONLY_ASYNC = {"_finished", "time_limit_of", "time_limit", "timed_out", "sleep", "recover"}
+ONLY_ASYNC = {"_finished", "call.time_left", "time_limit_of", "time_limit", "timed_out", "sleep", "recover"}
 
 
 @pytest.mark.parametrize("name", SHARED)

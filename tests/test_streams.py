@@ -818,3 +818,17 @@ def test_an_async_generator_that_fails_in_the_middle_is_not_kept(quick):
         assert told == ["closed"]
 
     asyncio.run(main())
+
+
+def test_a_generator_exit_of_the_generators_own_passes_through():
+    @retry
+    def items():
+        yield 1
+        raise GeneratorExit
+
+    with pytest.raises(GeneratorExit):
+        list(items())
+    plain = retry(lambda: (yield 1))()
+    next(plain)
+    with pytest.raises(GeneratorExit):
+        plain.throw(GeneratorExit)

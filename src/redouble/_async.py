@@ -153,16 +153,17 @@ def timed_out(attempt: Surroundings, seconds: float) -> TimeoutError:
     policy = attempt[POLICY]
     own = None if policy is None else policy.timeout
     if own is None or seconds < own:
-        return CutOff(f"attempt {attempt[NUMBER]} was cut off by the deadline after {seconds:.1f} s")
+        return CutOff(f"attempt {attempt[NUMBER]} was cut off by the deadline after {seconds:.3g} s")
     return TimeoutError(f"attempt {attempt[NUMBER]} took longer than its timeout of {own:g} s")
 
 
 async def pause(call: Call) -> None:
     """Waits, lets ``recover`` do its work, and makes sure that there is still time."""
     try:
+        call.check_time(call.delay)
         sleep = sleep_of(call.policy.sleep) or loop_sleep
         await _finished(sleep(call.delay))
-        if call.recover is not None and (trouble := await _recover(call.recover, call.held)):
+        if call.recover is not None and (trouble := await _recover(call, call.recover)):
             raise call.unrecovered(trouble)
         call.check_time()
         call.let_go()
@@ -170,10 +171,15 @@ async def pause(call: Call) -> None:
         call.held = None
 
 
-async def _recover(recover: Function, error: Exception | None) -> str | None:
+async def _recover(call: Call, recover: Function) -> str | None:
     """Runs a rule's ``recover``; gives what went wrong, to be raised outside of any except block."""
+    seconds = call.time_left()
     try:
-        await _finished(recover(error))
+        if seconds is None:
+            await _finished(recover(call.held))
+        else:
+            with time_limit(seconds):  # what it cuts off is past the deadline, as the clock will tell
+                await _finished(recover(call.held))
     except Exception as trouble:  # noqa: BLE001 - the call's own error comes out, with this one noted
         return f"recover raised {brief(trouble)}"
     return None
@@ -183,6 +189,15 @@ async def _finished(outcome: Any) -> None:
     """Awaits what a sync or async function of the user's gave, if it is to be awaited."""
     if hasattr(outcome, "__await__"):
         await outcome
+
+
+async def under(around: Surroundings, coroutine: Any) -> Any:
+    """Awaits a coroutine in surroundings that are not those of the task it runs in."""
+    token = current.set(around)
+    try:
+        return await coroutine
+    finally:
+        current.reset(token)
 
 
 # A plain function turned out to give a coroutine: the call goes on here, from that coroutine on.

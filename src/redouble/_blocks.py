@@ -7,15 +7,27 @@ and a scope that gives a function to call others through.
 from __future__ import annotations
 
 from contextvars import ContextVar
+from types import CoroutineType
 
 from . import _async, _decorate, _sync
 from ._call import Call
+from ._callables import is_async
 from ._checks import seconds as checked_seconds
 from ._decide import Progress, Refused, Wait, decide
 from ._loops import time_limit
 from ._story import is_told, tell
 from ._time import clock_of
-from .context import NUMBER, PREVIOUS, Attempt, boundary, current, first_attempt, running_in
+from .context import (
+    NUMBER,
+    PREVIOUS,
+    Attempt,
+    boundary,
+    current,
+    first_attempt,
+    leave,
+    running_in,
+    time_left,
+)
 from .policy import Policy
 
 TYPE_CHECKING = False
@@ -81,7 +93,7 @@ class BlockAttempt(Attempt):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         if self._surroundings is not None:
-            current.reset(self._token)
+            leave(self._token)
         self._state = _DONE
         if error is not None or self._refused is not None:
             return self._failed(error)
@@ -135,14 +147,14 @@ class AsyncBlockAttempt(BlockAttempt):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         limit, self._limit = self._limit, None
-        if limit is None or not limit.__exit__(kind, error, trace) or self._surroundings is None:
-            return super().__exit__(kind, error, trace)
         try:
-            raise _async.timed_out(self._surroundings, self._seconds)
-        except TimeoutError as struck:
-            if super().__exit__(type(struck), struck, struck.__traceback__):
+            if limit is not None and self._surroundings is not None and limit.__exit__(kind, error, trace):
+                raise _async.timed_out(self._surroundings, self._seconds)
+        except BaseException as instead:  # the limit's own, or what a cancelled nursery made of it
+            if super().__exit__(type(instead), instead, instead.__traceback__):
                 return True
             raise
+        return super().__exit__(kind, error, trace)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -165,7 +177,9 @@ def _first(policy: Policy, kind: type[B]) -> B:
 
 def _runs(policy: Policy) -> Iterator[BlockAttempt]:
     """The runs of one block, one after the other."""
-    attempt = _first(policy, BlockAttempt) if policy._in_context else BlockAttempt(policy, None)
+    if policy.sleep is not None and is_async(policy.sleep):
+        raise TypeError(f"a sync block needs a sync sleep, got {policy.sleep!r}; use 'async for'")
+    attempt = _first(policy, BlockAttempt)
     try:
         yield attempt
         while (call := attempt._to_go_on()) is not None:
@@ -208,15 +222,39 @@ class AsyncBlocks:
 class Scope:
     """What ``with retrying(...) as call`` gives: calls functions under the policy, within its deadline."""
 
-    __slots__ = ("_policy", "_token")
+    __slots__ = ("_around", "_closed", "_outer", "_owner", "_policy")
 
-    def __init__(self, policy: Policy, token: Token[Surroundings | None]) -> None:
+    def __init__(self, owner: retrying) -> None:
+        policy, outer = owner._policy, current.get()
+        self._owner = owner
         self._policy = policy
-        self._token = token
+        self._outer = outer
+        self._around = boundary(clock_of(policy.clock), policy.deadline, 1, running_in(outer))
+        self._closed = False
 
     def __call__(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Calls ``function`` under the policy; gives an awaitable if it is async."""
-        return self._policy.call(function, *args, **kwargs)
+        """Calls ``function`` under the policy; gives an awaitable if it is async.
+
+        Also in other threads, and after the scope: its deadline holds there, too.
+        """
+        if self._holds_here():
+            return self._policy.call(function, *args, **kwargs)
+        token = current.set(self._around)
+        try:
+            result: Any = self._policy.call(function, *args, **kwargs)
+        finally:
+            leave(token)
+        if result.__class__ is CoroutineType:
+            result = _async.under(self._around, result)
+        given: R = result
+        return given
+
+    def _holds_here(self) -> bool:
+        """Whether the deadline of the scope binds this context already."""
+        mine = time_left(self._around)
+        here = current.get()
+        theirs = None if here is None else time_left(here)
+        return mine is None or (theirs is not None and theirs <= mine)
 
     def __iter__(self) -> Iterator[BlockAttempt]:
         return _runs(self._policy)
@@ -268,16 +306,15 @@ class retrying:  # noqa: N801 - used like a function
         return AsyncBlocks(self._policy)
 
     def __enter__(self) -> Scope:
-        policy = self._policy
-        around = boundary(clock_of(policy.clock), policy.deadline, 1, running_in(current.get()))
-        scope = Scope(policy, current.set(around))
+        scope = Scope(self)
+        current.set(scope._around)
         _open.set((*_open.get(), scope))
         return scope
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _close()
+        _close(self)
         if isinstance(error, Exception) and not is_told(error) and _would_retry(self._policy, error):
             tell(error, _ONCE)
 
@@ -290,11 +327,21 @@ class retrying:  # noqa: N801 - used like a function
         self.__exit__(kind, error, trace)
 
 
-def _close() -> None:
-    opened = _open.get()
-    if opened:  # else left in another context than entered, as fixtures are: nothing is set in this one
-        _open.set(opened[:-1])
-        current.reset(opened[-1]._token)
+def _close(owner: retrying) -> None:
+    """Closes the scope that this object opened last here; none, in another context than it was entered in.
+
+    One that is left before those inside of it stays until they are left, too.
+    """
+    opened = list(_open.get())
+    for scope in reversed(opened):
+        if scope._owner is owner and not scope._closed:
+            scope._closed = True
+            break
+    while opened and opened[-1]._closed:
+        scope = opened.pop()
+        if current.get() is scope._around:
+            current.set(scope._outer)
+    _open.set(tuple(opened))
 
 
 def _would_retry(policy: Policy, error: Exception) -> bool:

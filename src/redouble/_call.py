@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ._decide import Progress, Refused, Stop, decide
 from ._story import Story, tell
-from ._text import shown
+from ._text import kind_of, shown
 from ._time import clock_of
 from .context import ENDS, KEY, RETRIED, STARTED, current, time_left
 from .errors import DeadlineExceeded, RedoubleError, ResultRejected
@@ -33,6 +33,10 @@ _LONGEST = 1000
 _SEEN, _SHORT = 16, 10
 
 
+# The traceback as Python itself keeps it, whatever an exception's own attributes do.
+_trace: Any = BaseException.__dict__["__traceback__"]
+
+
 class CutOff(TimeoutError):  # noqa: N818 - says what happened
     """An async attempt that the deadline ended; the cause of the `DeadlineExceeded` that comes out."""
 
@@ -42,6 +46,7 @@ class Call(Progress):
 
     __slots__ = (
         "_failure",
+        "_from_start",
         "_key",
         "_retried",
         "_seen",
@@ -72,6 +77,7 @@ class Call(Progress):
         self._failure: tuple[str, str] | None = None
         self._seen: dict[int, int] = {}
         self._worn = False
+        self._from_start = False
         self._told_of = False
         self._key: Key | None = None
         self._retried = 1
@@ -93,6 +99,7 @@ class Call(Progress):
 
     def _take_over(self, first: Surroundings) -> None:
         self.started, self.ends = first[STARTED], first[ENDS]
+        self._from_start = self.started is not None
         own = self.policy.deadline
         if own is not None and self.started is not None and self.ends == self.started + own:
             self.limit = f"the deadline of {own:g} s"
@@ -159,12 +166,22 @@ class Call(Progress):
         policy, clock, started, ends = self.policy, self.clock, self.started, self.ends
         return policy, clock, started, ends, self.attempt, retried, self._key, self._failure, None
 
-    def check_time(self) -> None:
-        """Raises `DeadlineExceeded` if the deadline came during the wait: no attempt starts after it."""
-        if self.ends is None or (now := self.clock()) < self.ends:
+    def time_left(self) -> float | None:
+        """Seconds until the deadline, never below 0; ``None`` without one."""
+        return None if self.ends is None else max(0.0, self.ends - self.clock())
+
+    def check_time(self, ahead: float = 0.0) -> None:
+        """Raises `DeadlineExceeded` if the deadline has come, or would come within a wait ahead.
+
+        Asked before the wait, since the listeners have taken time, and after it: no attempt starts late.
+        """
+        if self.ends is None or (now := self.clock()) + ahead < self.ends:
             return
+        if ahead:
+            self._story.without_the_wait()
         self._announce(Expired, now, reason=Reason.deadline)
-        raise self._expired("the deadline passed during the wait", now) from self.held
+        why = "would pass during the wait" if ahead and now < self.ends else "has passed"
+        raise self._expired(f"{self.limit} {why}", now) from self.held
 
     def unrecovered(self, trouble: str) -> Exception:
         """Ends the call because ``recover`` failed; gives the failure that comes out, with that noted."""
@@ -195,10 +212,10 @@ class Call(Progress):
 
     def _take(self, outcome: Wait | Stop, failure: Exception | Refused, now: float) -> None:
         """Commits what was decided before anybody is told of it."""
-        if isinstance(failure, Refused):
+        if type(failure) is Refused:
             self._failure = name, message = "", failure.reason
         else:
-            self._failure = name, message = type(failure).__name__, shown(failure)[:_LONGEST]
+            self._failure = name, message = kind_of(failure), shown(failure)[:_LONGEST]
         if isinstance(outcome, Stop):
             self._story.add(name, message, None)
             kind = Expired if outcome.reason is Reason.deadline else GaveUp
@@ -250,19 +267,19 @@ class Call(Progress):
         a long call would grow with each. It is known by having been seen before, and grown since.
         """
         if self.attempt > _SHORT:
-            length = _depth(error.__traceback__)
+            length = _depth(_trace.__get__(error))
             self._worn = length > self._seen.setdefault(id(error), length)
             if len(self._seen) > _SEEN:
                 self._seen.clear()
         if self._must_hold():
             self.held = error
         elif self._worn:
-            error.__traceback__ = None
+            _trace.__set__(error, None)
 
     def let_go(self) -> None:
         """Forgets the failure that was held over the wait: a frame must not outlive its attempt."""
         if self.held is not None and self._worn:
-            self.held.__traceback__ = None
+            _trace.__set__(self.held, None)
         self.held = None
 
     def _elapsed(self, now: float) -> float:
@@ -272,7 +289,7 @@ class Call(Progress):
 
     def _summary(self, why: str, now: float) -> str:
         count = f"{self.attempt} attempt{'s' if self.attempt > 1 else ''}"
-        if self.policy.deadline is not None:
+        if self._from_start:
             count += f" in {self._elapsed(now):.1f} s"
         elif self.attempt > 1:
             count += f", {self._elapsed(now):.1f} s after the first failure"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 # Flags of a code object, as in the inspect module.
-_GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200
+_GENERATOR, _COROUTINE, _ITERABLE_COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x100, 0x200
 
 SYNC, ASYNC, GENERATOR, ASYNC_GENERATOR = "sync", "async", "generator", "async generator"
 
@@ -46,7 +46,7 @@ def claims_async(function: Any) -> bool:
     """Whether a plain function stands in for an async one: ``functools.wraps`` around it."""
     function = _core(function)
     for _ in range(20):  # a chain may lead in a circle, or a proxy answer for ever
-        function = _core(getattr(function, "__wrapped__", None))
+        function = _core(_peek(function, "__wrapped__"))
         if function is None or is_async(function):
             return function is not None
     return False
@@ -59,7 +59,7 @@ def look_like(wrapper: Any, function: Any) -> Any:
             setattr(wrapper, name, getattr(function, name))
         except Exception:  # noqa: BLE001, S110 - it looks a little less like it, then
             pass
-    own = getattr(function, "__dict__", None)
+    own = _peek(function, "__dict__")
     if isinstance(own, dict):
         wrapper.__dict__.update(own)
     wrapper.__wrapped__ = function
@@ -74,10 +74,18 @@ def name_of(function: Any) -> str:
     """
     while isinstance(function, functools.partial):
         function = function.func
-    for found in (getattr(function, "__qualname__", None), getattr(function, "__name__", None)):
+    for found in (_peek(function, "__qualname__"), _peek(function, "__name__")):
         if isinstance(found, str):
             return found
     return type(function).__qualname__
+
+
+def _peek(thing: Any, name: str) -> Any:
+    """An attribute, or ``None``: those of a proxy are somebody's code, and may raise."""
+    try:
+        return getattr(thing, name, None)
+    except Exception:  # noqa: BLE001
+        return None
 
 
 def _core(function: Any) -> Any:
@@ -96,10 +104,10 @@ def _call_method(instance: object) -> Any:
 
 
 def _by_flags(function: Any) -> str:
-    flags = getattr(getattr(function, "__code__", None), "co_flags", 0)
+    flags = _peek(_peek(function, "__code__"), "co_flags")
     if not isinstance(flags, int):
         return SYNC
-    if flags & _COROUTINE or _marked_async(function):
+    if flags & (_COROUTINE | _ITERABLE_COROUTINE) or _marked_async(function):
         return ASYNC
     if flags & _GENERATOR:
         return GENERATOR

@@ -83,7 +83,11 @@ def sync_function(name: str, value: Any) -> Any:
 
 def switch(name: str, value: Any) -> Any:
     """A bool, or a plain function."""
-    return value if isinstance(value, bool) else sync_function(name, value)
+    if isinstance(value, bool):
+        return value
+    if not callable(value):
+        raise TypeError(f"{name} must be True, False or a function, got {value!r}")
+    return sync_function(name, value)
 
 
 def listeners(name: str, value: Any) -> tuple[Any, ...]:

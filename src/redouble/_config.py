@@ -69,7 +69,7 @@ def read_environment(prefix: str, environ: Mapping[str, str]) -> dict[str, Any]:
         for key, value in environ.items()
         if key.startswith(prefix) and value.strip()
     }
-    return read_mapping(found)
+    return _read(found, READERS, f"in the environment under {prefix}: ")
 
 
 def unknown(name: object, known: Iterable[str]) -> str:

@@ -117,7 +117,7 @@ def _decide(policy: Policy, progress: Progress, failure: Exception | Refused, no
     if hint is not None and hint > policy.patience:
         asked = f"the server asked for a wait of {hint:.1f} s, above the patience of {policy.patience:g} s"
         return Stop(Reason.patience, asked, found)
-    delay, previous = _delay(policy, rule, progress, hint, exact, now)
+    delay, previous = _delay(policy, rule, key, progress, hint, exact, now)
     if progress.ends is not None and now + delay >= progress.ends:
         return Stop(Reason.deadline, _too_late(progress, delay, hint, now), found)
     if progress.outer_retrying and policy.nested == "defer":
@@ -144,22 +144,22 @@ def _judge(policy: Policy, failure: Exception | Refused) -> tuple[Verdict, float
 
 
 def _verdict(policy: Policy, failure: Exception | Refused) -> tuple[Verdict, float | None]:
-    if isinstance(failure, Refused):
+    if type(failure) is Refused:
         facts = verdict(failure.result)
         if not facts.reason:
             facts = Verdict(False, reason=failure.reason)
         return _with_retryable(facts, True, failure.result), failure.after
-    on = policy.on
+    on, error = policy.on, _evidence(failure)
     if on is None:
-        return verdict(failure), None
+        return verdict(error), None
     if isinstance(on, Classifier):
-        return on.verdict(failure), None
+        return on.verdict(error), None
     if isinstance(on, tuple):
-        return _with_retryable(verdict(failure), isinstance(failure, on), failure), None
-    return _by_answer(on(failure), failure)
+        return _with_retryable(verdict(error), isinstance(error, on), error), None
+    return _by_answer(on(error), error)
 
 
-def _by_answer(answer: Any, failure: Exception) -> tuple[Verdict, float | None]:
+def _by_answer(answer: Any, failure: Any) -> tuple[Verdict, float | None]:
     """What a predicate's answer means: a bool, a delay, a verdict, or anything by its truth."""
     if isinstance(answer, Verdict):
         return answer, None
@@ -168,8 +168,11 @@ def _by_answer(answer: Any, failure: Exception) -> tuple[Verdict, float | None]:
         if hasattr(answer, "total_seconds"):
             answer = answer.total_seconds()
         if isinstance(answer, (int, float)):
-            # A delay of 0, or one that cannot be waited for, leaves the wait to the backoff.
-            return _with_retryable(facts, True, failure), float(answer) if 0 < answer < LONGEST else 0.0
+            found = _with_retryable(facts, True, failure)
+            if 0 < answer < INF:
+                return found, float(answer)
+            # A delay of 0, or one that cannot be waited for, leaves the wait to the backoff, hint or not.
+            return Verdict(True, found.cause, found.status, None, found.reason, found.unprocessed), None
     return _with_retryable(facts, bool(answer), failure), None
 
 
@@ -203,10 +206,14 @@ def _used_up(policy: Policy, progress: Progress, rule: Rule | None, key: Any) ->
         return "no attempts left"
     if rule is None or rule.attempts is None:
         return None
-    failures = 1 + (progress.rule_failures or {}).get(key, 0)
-    if failures < rule.attempts:
+    if _failures(progress, key) < rule.attempts:
         return None
     return f"no attempts left for {_shown_key(key)}: its rule allows {rule.attempts}"
+
+
+def _failures(progress: Progress, key: Any) -> int:
+    """How many failures a rule has answered for, this one included."""
+    return 1 + (progress.rule_failures or {}).get(key, 0)
 
 
 def _may_repeat(policy: Policy, failure: Exception | Refused) -> bool:
@@ -215,8 +222,10 @@ def _may_repeat(policy: Policy, failure: Exception | Refused) -> bool:
     return policy.idempotent
 
 
-def _evidence(failure: Exception | Refused) -> object:
-    return failure.result if isinstance(failure, Refused) else failure
+def _evidence(failure: Any) -> Any:
+    """What to look at: the exception, or the result."""
+    # By its class: isinstance would ask the exception for attributes, which may raise.
+    return failure.result if type(failure) is Refused else failure
 
 
 def _not_idempotent(policy: Policy, failure: Exception | Refused) -> str:
@@ -230,20 +239,28 @@ def _not_idempotent(policy: Policy, failure: Exception | Refused) -> str:
 
 
 def _delay(
-    policy: Policy, rule: Rule | None, progress: Progress, hint: float | None, exact: float | None, now: float
+    policy: Policy,
+    rule: Rule | None,
+    key: Any,
+    progress: Progress,
+    hint: float | None,
+    exact: float | None,
+    now: float,
 ) -> tuple[float, float]:
     """The wait, with what the server or ``on`` has said; and the backoff's own, for the one after it."""
-    base, cap, backoff = policy.base, policy.cap, policy.backoff
-    if rule is not None:
+    base, cap, backoff, index = policy.base, policy.cap, policy.backoff, progress.attempt - 1
+    if rule is not None and (rule.base, rule.cap, rule.backoff) != (None, None, None):
         base = base if rule.base is None else rule.base
         cap = cap if rule.cap is None else rule.cap
         backoff = rule.backoff or backoff
-    own = next_delay(backoff, progress.attempt - 1, base, cap, progress.previous, policy.rng)
+        # Waits of its own begin at their beginning, however many failures of other kinds came before.
+        index = _failures(progress, key) - 1
+    own = next_delay(backoff, index, base, cap, progress.previous, policy.rng)
     previous = max(own, base)
-    if exact:
-        return exact, previous
+    if exact is not None:
+        return min(exact, LONGEST), previous
     if hint is not None and hint > 0.0:  # 0 or a date in the past is no minimum: the backoff applies
-        return _after_hint(policy, progress, hint, base, now), previous
+        return min(_after_hint(policy, progress, hint, base, now), LONGEST), previous
     return own, previous
 
 

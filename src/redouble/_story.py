@@ -33,6 +33,11 @@ class Story:
         if len(self._attempts) > _FIRST + _LAST:
             del self._attempts[_FIRST]
 
+    def without_the_wait(self) -> None:
+        """The wait after the last attempt was not made after all."""
+        number, kind, message, _ = self._attempts[-1]
+        self._attempts[-1] = number, kind, message, None
+
     def told(self, headline: str) -> str:
         """The whole story under a headline, for a note."""
         lines = [_line(*attempt) for attempt in self._attempts]

@@ -64,6 +64,8 @@ def wrap_generator(policy: Policy, function: Callable[..., Any], name: str) -> C
         try:
             return (yield from begun)  # pyright: ignore[reportUnknownVariableType]
         except GeneratorExit:
+            if begun.returned is None:
+                raise
             return begun.returned
 
     return wrapper

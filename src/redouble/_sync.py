@@ -17,7 +17,7 @@ from ._decide import Refused
 from ._loops import in_event_loop
 from ._text import brief
 from ._time import fakes, real_sleep, sleep_of
-from ._trouble import say
+from ._trouble import report, say
 from .context import NUMBER, current, first_attempt
 
 TYPE_CHECKING = False
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     Args = tuple[Any, ...]
     Kwargs = dict[str, Any]
 
-# What `again` gives while there is another attempt to come.
-MORE: Any = object()
+MORE = _async.MORE
 
 
 def wrap(policy: Policy, function: Function, name: str) -> Function:
@@ -162,13 +161,14 @@ def within(attempt: Surroundings, function: Function, args: Args, kwargs: Kwargs
 def pause(call: Call) -> None:
     """Waits, lets ``recover`` do its work, and makes sure that there is still time."""
     try:
+        call.check_time(call.delay)
         sleep = sleep_of(call.policy.sleep)
         if sleep is None:
             if in_event_loop():
                 warn_blocking(call.name)
             sleep = real_sleep
-        sleep(call.delay)
-        if call.recover is not None and (trouble := _recover(call.recover, call.held)):
+        _really(sleep, sleep(call.delay), call.delay)
+        if call.recover is not None and (trouble := _recover(call, call.recover)):
             raise call.unrecovered(trouble)
         call.check_time()
         call.let_go()
@@ -176,10 +176,18 @@ def pause(call: Call) -> None:
         call.held = None
 
 
-def _recover(recover: Function, error: Exception | None) -> str | None:
+def _really(sleep: Function, outcome: Any, seconds: float) -> None:
+    """Makes sure that the wait was one: a coroutine is none in a sync call."""
+    if type(outcome) is CoroutineType:
+        outcome.close()
+        report(sleep, "sleep is async, which a sync call cannot await; time.sleep stands in")
+        real_sleep(seconds)
+
+
+def _recover(call: Call, recover: Function) -> str | None:
     """Runs a rule's ``recover``; gives what went wrong, to be raised outside of any except block."""
     try:
-        outcome = recover(error)
+        outcome = recover(call.held)
     except Exception as trouble:  # noqa: BLE001 - the call's own error comes out, with this one noted
         return f"recover raised {brief(trouble)}"
     if type(outcome) is CoroutineType:

@@ -12,7 +12,15 @@ def shown(value: object, how: Callable[[object], str] = str) -> str:
     try:
         return str(how(value))
     except Exception:  # noqa: BLE001 - __str__ is the user's code
-        return f"<unprintable {type(value).__name__}>"
+        return f"<unprintable {kind_of(value)}>"
+
+
+def kind_of(value: object) -> str:
+    """The name of its class, also where a metaclass refuses to tell."""
+    try:
+        return str(type(value).__name__)
+    except Exception:  # noqa: BLE001 - a metaclass is the user's code
+        return "<unnamed>"
 
 
 def brief(error: BaseException) -> str:
@@ -21,7 +29,7 @@ def brief(error: BaseException) -> str:
     >>> brief(ValueError("first line\\nsecond line"))
     'ValueError: first line second line'
     """
-    return one_line(type(error).__name__, shown(error))
+    return one_line(kind_of(error), shown(error))
 
 
 def one_line(kind: str, message: str, limit: int = 200) -> str:

@@ -21,6 +21,19 @@ from ._record import same
 from ._text import shown
 from ._trouble import report
 
+__all__ = [
+    "additive_jitter",
+    "decorrelated_jitter",
+    "delays",
+    "equal_jitter",
+    "exponential",
+    "fixed",
+    "full_jitter",
+    "immediately_once",
+    "linear",
+    "proportional_jitter",
+]
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator

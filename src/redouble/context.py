@@ -14,6 +14,13 @@ from ._hints import header
 from ._text import one_line
 from ._time import clock_of
 
+__all__ = [
+    "Attempt",
+    "current_attempt",
+    "incoming",
+    "outgoing_headers",
+]
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,6 +164,14 @@ def running_in(surroundings: Surroundings | None) -> Surroundings | None:
     return inner
 
 
+def leave(token: Token[Any]) -> None:
+    """Takes back what was set; nothing, in another context than it was set in, as fixtures are left."""
+    try:
+        token.var.reset(token)
+    except ValueError:
+        pass
+
+
 def disabled_here() -> bool:
     """Whether ``redouble.testing`` has switched retries off, here or everywhere."""
     return switched_off.get() or bool(switched_off_everywhere)
@@ -227,7 +242,7 @@ class incoming:  # noqa: N801 - used like a function
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        current.reset(self._tokens.pop())
+        leave(self._tokens.pop())
 
 
 def shorter(one: float | None, other: float | None) -> float | None:

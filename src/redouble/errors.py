@@ -12,6 +12,12 @@ from __future__ import annotations
 
 from ._text import shown
 
+__all__ = [
+    "DeadlineExceeded",
+    "RedoubleError",
+    "ResultRejected",
+]
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -48,7 +54,7 @@ class DeadlineExceeded(RedoubleError, TimeoutError):  # noqa: N818 - says what h
         self.attempts = attempts
         """How many attempts were started, 0 if time was up before the first."""
         self.elapsed = elapsed
-        """Seconds since the call began."""
+        """Seconds since the call began, or since its first failure where the deadline was set further out."""
 
     @property
     def last_error(self) -> BaseException | None:

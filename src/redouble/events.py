@@ -13,6 +13,15 @@ from ._record import Record, assign
 from ._trouble import report
 from .backoff import shown_name
 
+__all__ = [
+    "Event",
+    "Expired",
+    "GaveUp",
+    "Reason",
+    "Recovered",
+    "Retrying",
+]
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,16 +57,8 @@ class Event(Record):
     0.5
     """
 
-    __slots__ = (
-        "attempt",
-        "cause",
-        "delay",
-        "elapsed",
-        "error_message",
-        "error_type",
-        "name",
-        "reason",
-        "status",
+    __slots__ = (  # noqa: RUF023 - in the order in which it reads
+        "name", "attempt", "delay", "elapsed", "cause", "status", "error_type", "error_message", "reason",
     )  # fmt: skip
     name: str
     attempt: int

@@ -15,6 +15,11 @@ from ._describe import describe
 from ._record import Record, assign
 from .backoff import delays, full_jitter, shown_name
 
+__all__ = [
+    "Policy",
+    "Rule",
+]
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

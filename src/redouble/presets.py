@@ -7,6 +7,12 @@ import functools
 from .backoff import proportional_jitter
 from .policy import Policy
 
+__all__ = [
+    "aggressive",
+    "conservative",
+    "standard",
+]
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing_extensions import Unpack

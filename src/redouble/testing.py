@@ -16,7 +16,18 @@ import time
 
 from ._time import fake_everywhere, fake_here, fakes
 from .backoff import number
-from .context import switched_off, switched_off_everywhere
+from .context import leave, switched_off, switched_off_everywhere
+
+__all__ = [
+    "AsyncScripted",
+    "FakeClock",
+    "ScriptEnded",
+    "Scripted",
+    "Waits",
+    "no_waits",
+    "retries_disabled",
+    "scripted",
+]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,7 +117,7 @@ class no_waits:  # noqa: N801 - used like a function
         if token is None:
             _take_out(fake_everywhere, waits)
         else:
-            fake_here.reset(token)
+            leave(token)
 
 
 def _take_out(these: list[FakeTime], waits: Waits) -> None:
@@ -140,7 +151,7 @@ class retries_disabled:  # noqa: N801 - used like a function
         if self._everywhere:
             switched_off_everywhere.remove(self)
         else:
-            switched_off.reset(self._tokens.pop())
+            leave(self._tokens.pop())
 
 
 class ScriptEnded(AssertionError):  # noqa: N818 - says what happened, not what is wrong
