@@ -291,7 +291,7 @@ def test_a_wrapper_that_makes_new_errors_for_ever_ends():
 
 
 def test_a_trouble_of_our_own_is_told_in_the_reason_and_not_raised(monkeypatch):
-    monkeypatch.setattr("redouble._questions.lineage", raising)
+    monkeypatch.setattr("redouble._kinds.lineage", raising)
     found = verdict(type("Unlucky", (Exception,), {})())
     assert (found.retryable, found.cause) == (False, Cause.unknown)
     assert found.reason == "could not be examined: RuntimeError"

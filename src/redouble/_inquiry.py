@@ -7,9 +7,13 @@ is permanent, and a layer that shows that nothing was sent makes the whole unpro
 from __future__ import annotations
 
 from ._catalogue import Cause
-from ._hints import headers_hint
-from ._questions import NOTHING, QUESTIONS, Case, Verdict, http_reason, http_verdict, table_row, wraps
-from ._shapes import class_name, inner, leaves, lineage, real, request, result_exchange
+from ._classes import CERTIFICATE_TEXT
+from ._codes import aws
+from ._headers import reader
+from ._hints import INTERESTING, hint
+from ._kinds import kind_of
+from ._questions import NOTHING, QUESTIONS, Case, Verdict, http_reason, http_verdict
+from ._shapes import class_name, inner, leaves, message, real, request, result_exchange
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,10 +50,15 @@ class Inquiry:
         status, headers = result_exchange(result)
         if status is None:
             return _NO_RESPONSE
-        hint = headers_hint(headers, status=status, now=self.now)
+        ask = reader(headers, INTERESTING)
+        wait = hint(ask, status, self.now)
         if status < 400 and status not in self.statuses:
-            return Verdict(False, Cause.unknown, status, hint, http_reason(status, headers, hint, None))
-        return http_verdict(status, headers, hint, None, self.statuses)
+            return Verdict(False, Cause.unknown, status, wait, http_reason(status, ask, wait, None))
+        answer = aws(result)
+        if answer is not None:
+            row, reason = answer[:2]
+            return Verdict(row.retryable, row.cause, status, wait, reason, row.unprocessed)
+        return http_verdict(status, ask, wait, None, self.statuses)
 
     def error(self, exc: BaseException, depth: int) -> Verdict:
         if not real(exc, Exception):
@@ -73,12 +82,12 @@ class Inquiry:
         status = decisive.status if len({found.status for found in verdicts}) == 1 else None
         unprocessed = all(found.unprocessed for found in verdicts)
         reason = f"{decisive.reason} in a group of {len(verdicts)}"
-        hint = max(hints, default=None)
-        return Verdict(decisive.retryable, decisive.cause, status, hint, reason, unprocessed)
+        wait = max(hints, default=None)
+        return Verdict(decisive.retryable, decisive.cause, status, wait, reason, unprocessed)
 
     def single(self, exc: BaseException, depth: int) -> Verdict:
-        case = Case(exc, self.statuses, self.now)
-        for question in QUESTIONS:
+        case = Case(exc, kind_of(type(exc)), self.statuses, self.now)
+        for _, question in QUESTIONS:
             found = question(case)
             if found is not None:
                 return found
@@ -97,8 +106,12 @@ class Inquiry:
         return None
 
     def outside(self, case: Case) -> Verdict:
-        if case.row is not None:
-            return case.verdict(case.row, class_name(case.exc))
+        row = case.row
+        if row is not None and row.retryable and CERTIFICATE_TEXT in message(case.exc):
+            reason = f"certificate verify failed inside {class_name(case.exc)}"
+            return Verdict(False, Cause.permanent, case.status, case.hint, reason)
+        if row is not None:
+            return case.verdict(row, class_name(case.exc))
         reason = f"{class_name(case.exc)}: {NOTHING.reason}"
         return Verdict(False, Cause.unknown, case.status, case.hint, reason)
 
@@ -127,8 +140,7 @@ def requests(failure: object, seen: dict[int, object], depth: int) -> list[tuple
     if method is not None or key:
         return [(method, key)]
     if real(failure, BaseException):
-        names = lineage(type(failure))
-        for wrapped in inner(failure, wraps(names, table_row(names))):
+        for wrapped in inner(failure, kind_of(type(failure)).deep):
             found = requests(wrapped, seen, depth + 1)
             if found:
                 return found

@@ -7,14 +7,15 @@ The rules of this file:
 - ``isinstance`` asks the object for its ``__class__``, and class attributes ask the metaclass. ``real`` and
   the descriptors of ``type`` and ``BaseException`` ask nobody.
 - Nothing found is called, converted, compared, tested for truth, measured or iterated. Bodies are not read.
+  The exceptions are ``obtained`` and ``pairs``, for methods and metadata of packages known by name.
 """
 
 from __future__ import annotations
 
 import sys
+from itertools import islice
 
 from ._catalogue import (
-    ALIASES,
     DELAY_ATTRIBUTES,
     ERROR_STATUSES,
     INNER_ATTRIBUTES,
@@ -24,7 +25,9 @@ from ._catalogue import (
     RESPONSE_STATUSES,
     UNREPEATABLE_METHODS,
 )
-from ._hints import header, parse_retry_after
+from ._classes import ALIASES
+from ._headers import header
+from ._hints import parse_retry_after
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +51,8 @@ LIST: type[list[Any]] = list
 TUPLE: type[tuple[Any, ...]] = tuple
 
 _FIRST = 4  # of an exception's args
-_MOST = 200  # of a dict's values
+_MOST = 200  # of a dict's values, of metadata
+_LONGEST_MESSAGE = 2000  # characters that are searched
 
 
 # One attribute, one value
@@ -87,8 +91,29 @@ def text(value: object) -> str | None:
     return str.__str__(value) if real(value, str) else None
 
 
+def obtained(thing: object, method: str, *given: str) -> Any:
+    """What a method of a known package gives; None where there is none or it raises."""
+    found = probe(thing, method)
+    try:
+        return found(*given) if callable(found) else None
+    except Exception:  # noqa: BLE001 - a stranger's code
+        return None
+
+
+def pairs(found: Any) -> list[tuple[str | None, object]]:
+    """The first pairs of a key and a value in the metadata of a known package."""
+    try:
+        items = list(islice(found, _MOST))
+    except Exception:  # noqa: BLE001 - None, or a stranger's code
+        return []
+    tuples = [tuple(TUPLE.__iter__(item)) for item in items if real(item, TUPLE)]
+    return [(text(pair[0]), pair[1]) for pair in tuples if len(pair) == 2]
+
+
 def status_code(value: object) -> int | None:
     """An HTTP status: an int from 100 to 599, or three ASCII digits."""
+    if type(value) is int:  # as nearly always
+        return value if 100 <= value <= 599 else None
     number = whole(value)
     if number is None:
         digits = str.__str__(value) if real(value, str) else ""
@@ -102,10 +127,12 @@ def delay(exc: BaseException, now: float | None) -> float | None:
     """The seconds that a library has already read from the answer and hands on as an attribute."""
     for name in DELAY_ATTRIBUTES:
         value = probe(exc, name)
+        if value is None:
+            continue
         # A timedelta can only come from where it was imported.
         if type(value) is probe(sys.modules.get("datetime"), "timedelta"):
             value = value.total_seconds()
-        found = None if value is None else parse_retry_after(value, now=now)
+        found = parse_retry_after(value, now=now)
         if found is not None:
             return found
     return None
@@ -122,6 +149,15 @@ def class_name(thing: object) -> str:
 def arguments(exc: BaseException) -> tuple[object, ...]:
     """What an exception was made with, whatever its class does to ``args``."""
     return _args(exc)
+
+
+def message(exc: BaseException) -> str:
+    """The text that an exception was made with; ``str`` might run anything."""
+    for found in _args(exc)[:_FIRST]:
+        said = text(found)
+        if said is not None:
+            return said[:_LONGEST_MESSAGE]
+    return ""
 
 
 def ancestry(kind: type) -> tuple[type, ...]:
@@ -199,6 +235,8 @@ def result_exchange(result: object) -> tuple[int | None, Any]:
     if real(result, TUPLE):
         return _triple(tuple(TUPLE.__iter__(result)))
     status, headers = _exchange(result)
+    if status is None:
+        return None, None
     if headers is None and status_code(probe(result, "status_code")) is None:
         return None, None
     return status, headers
@@ -220,15 +258,20 @@ def looks_like_headers(thing: object) -> bool:
 
 
 def _exchange(response: object) -> tuple[int | None, Any]:
+    if real(response, DICT):
+        return _mapped_exchange(response)
+    status = _first_status(response, RESPONSE_STATUSES)
+    return status, probe(response, "headers")
+
+
+def _mapped_exchange(response: dict[Any, Any]) -> tuple[int | None, Any]:
     metadata = entry(response, "ResponseMetadata")
     if real(metadata, DICT):  # botocore
         headers = entry(metadata, "HTTPHeaders")
         return status_code(entry(metadata, "HTTPStatusCode")), {} if headers is None else headers
     status = _first_status(response, RESPONSE_STATUSES)
-    headers = probe(response, "headers")
-    if not real(response, DICT):
-        return status, headers
     if status is not None:  # httplib2: the response is the mapping of its headers
+        headers = probe(response, "headers")
         return status, response if headers is None else headers
     keyed = (status_code(entry(response, key)) for key in RESPONSE_KEYS)
     return next((status for status in keyed if status is not None), None), entry(response, "headers")
@@ -236,7 +279,8 @@ def _exchange(response: object) -> tuple[int | None, Any]:
 
 def _first_status(thing: object, names: tuple[str, ...]) -> int | None:
     for name in names:
-        status = status_code(probe(thing, name))
+        value = probe(thing, name)
+        status = None if value is None else status_code(value)
         if status is not None:
             return status
     return None
@@ -244,21 +288,30 @@ def _first_status(thing: object, names: tuple[str, ...]) -> int | None:
 
 def error_exchange(exc: BaseException) -> tuple[int | None, Any]:
     """Status and headers of the answer that an exception reports; each None where there is none."""
-    responses = _responses(exc)
-    headers = probe(exc, "headers")
-    for response in responses:
+    answered, headers = False, None
+    for name in RESPONSE_ATTRIBUTES:
+        response = probe(exc, name)
+        if response is None:
+            continue
+        answered = True
         status, found = _exchange(response)
         headers = found if headers is None else headers
         if status is not None:
-            return status, headers if found is None else found
+            return status, probe(exc, "headers") if headers is None else headers if found is None else found
+    own = probe(exc, "headers")
+    return _own_exchange(exc, answered, headers if own is None else own)
+
+
+def _own_exchange(exc: BaseException, answered: bool, headers: Any) -> tuple[int | None, Any]:
+    """The same where no response has a status: on the exception itself."""
     meta = probe(exc, "meta")
-    if headers is None:
+    if headers is None and meta is not None:
         headers = probe(meta, "headers")
     status = _first_status(exc, ERROR_STATUSES)
-    if status is None:
+    if status is None and meta is not None:
         status = status_code(probe(meta, "status"))
     if status is None:
-        status = _code(exc, beside=bool(responses) or headers is not None)
+        status = _code(exc, beside=answered or headers is not None)
     return status, headers
 
 
@@ -271,7 +324,7 @@ def _code(exc: BaseException, beside: bool) -> int | None:
     if whole(probe(exc, "status")) is not None:
         return None  # aiohttp's other name for the same thing, which warns when it is read
     code = probe(exc, "code")
-    if beside or type(code) is probe(sys.modules.get("http"), "HTTPStatus"):
+    if beside or (code is not None and type(code) is probe(sys.modules.get("http"), "HTTPStatus")):
         return status_code(code)
     return None
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from contextvars import ContextVar
 
-from ._hints import header
+from ._headers import header
 from ._text import one_line
 from ._time import Fakes, clock_of
 
