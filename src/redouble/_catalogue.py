@@ -181,6 +181,7 @@ RESPONSE_STATUSES = ("status_code", "status", "code")
 RESPONSE_KEYS = ("status", "status_code", "statusCode")
 # "code" is not here: it is an SMTP, AMQP, libcurl, MongoDB, WebSocket or exit code as often as a status.
 ERROR_STATUSES = ("status_code", "status", "http_status", "response_code", "errcode")
+OWN_EXCHANGE = (*ERROR_STATUSES, "meta", "code")
 DELAY_ATTRIBUTES = ("retry_after", "retry_after_s", "backoff")
 # True is a strong word. False is weak: several libraries say it of a refused connection.
 CLAIM_ATTRIBUTES = ("retryable", "retriable", "should_retry")

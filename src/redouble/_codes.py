@@ -246,6 +246,10 @@ def aws(response: object) -> Answer:
     return (AWS[code], f"AWS {code}") if code in AWS else None
 
 
+def _aws(exc: BaseException) -> Answer:
+    return aws(probe(exc, "response"))
+
+
 def _stripe(exc: BaseException) -> Answer:
     """Of all who say that an error is not to be retried, Stripe is right."""
     return (PERMANENT, "Stripe says not to retry") if probe(exc, "should_retry") is False else None
@@ -253,6 +257,7 @@ def _stripe(exc: BaseException) -> Answer:
 
 READERS: Mapping[str, Reader] = {
     "amqp": _amqp,
+    "botocore": _aws,
     "confluent_kafka": _librdkafka,
     "curl_cffi": _curl,
     "google": _google,

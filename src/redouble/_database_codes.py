@@ -23,7 +23,7 @@ from ._codebook import (
     SQLSTATES,
 )
 from ._codes import said
-from ._shapes import TUPLE, arguments, entry, message, obtained, probe, real, text, whole
+from ._shapes import TUPLE, arguments, entry, lacks, message, obtained, probe, real, text, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,13 +36,10 @@ _NEVER_REACHED = wrapper(UNREACHED)
 
 def sqlstate(exc: BaseException) -> Answer:
     """The SQLSTATE that an exception of any package carries."""
-    for name in SQLSTATE_ATTRIBUTES:
-        value = probe(exc, name)
-        if value is not None:
-            found = _sqlstate(value)
-            if found is not None:
-                return found
-    return None
+    if lacks(exc, SQLSTATE_ATTRIBUTES):
+        return None
+    answers = (_sqlstate(probe(exc, name)) for name in SQLSTATE_ATTRIBUTES)
+    return next((answer for answer in answers if answer is not None), None)
 
 
 def _sqlstate(value: object) -> Answer:

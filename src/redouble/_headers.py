@@ -4,8 +4,8 @@ The rules of this file:
 
 - Nothing found is trusted, and nothing but ``get`` and ``items`` is ever called. Neither is called on a mock.
 - At most 200 headers are passed over; of what has more, headers are asked for by name.
-- Most answers carry no header that matters. The names are passed over once, which the interpreter does
-  without a call into Python code for the usual mappings, and nothing else is asked where none is of interest.
+- Most answers carry no header that matters. The names are passed over once, which is cheap for the usual
+  mappings, and nothing else is asked where none is of interest.
 """
 
 from __future__ import annotations
@@ -27,24 +27,70 @@ def silent(name: str) -> None:
     """What headers answer in which nothing is of interest."""
 
 
-def reader(headers: object, interesting: frozenset[str]) -> Ask:
-    """Looks up headers by lower-case name; ``silent`` if none of the interesting ones is there."""
+def reader(headers: object, interesting: frozenset[str | bytes]) -> Ask:
+    """Looks up headers by lower-case name; ``silent`` if none of the interesting ones is there.
+
+    The interesting names are given twice, as text and as bytes.
+    """
     if headers is None:
         return silent
+    kind = type(headers)
     try:
-        kind = type(headers)
-        if kind is dict or (hasattr(kind, "items") and not hasattr(kind, "__next__")):
-            walk: Any = headers
-            # Through str itself: a name of another type, or of a class of its own, is left to the slow way.
-            names = list(map(str.lower, islice(walk, _MOST_HEADERS)))
-            if interesting.isdisjoint(names) and 0 < len(names) < _MOST_HEADERS:
-                return silent
-            found = [name for name in names if name in interesting]
-            if len(names) < _MOST_HEADERS and 0 < len(found) == len(set(found)):
-                return lambda name: header(headers, name) if name in names else None
+        if kind is not dict:
+            raw = getattr(headers, "raw", None)
+            if type(raw) is list:  # httpx: pairs of bytes, which it would decode anew for each question
+                return _raw_reader(raw, interesting)
+        if hasattr(kind, "items"):
+            return _mapping_reader(headers, interesting)
     except Exception:  # noqa: BLE001, S110 - walking is anybody's code; there are other ways in
         pass
     return _passed_over(headers)
+
+
+def _raw_reader(raw: list[Any], interesting: frozenset[str | bytes]) -> Ask:
+    # Through bytes itself: whatever is of another type raises, and is left to the slow way.
+    names = [bytes.lower(name) for name, _ in raw[:_MOST_HEADERS]]
+    if interesting.isdisjoint(names):
+        return silent
+    values: dict[str, str] = {}
+    for name, (_, value) in zip(names, raw, strict=False):
+        if name in interesting or name == b"date":
+            _add(values, name.decode("latin-1"), bytes.decode(value, "latin-1"))
+    return values.get
+
+
+def _mapping_reader(headers: Any, interesting: frozenset[str | bytes]) -> Ask:
+    walk = iter(headers)
+    if walk is headers:  # would be used up
+        return _passed_over(headers)
+    # Through str itself, as above.
+    names = list(map(str.lower, islice(walk, _MOST_HEADERS)))
+    if len(names) == _MOST_HEADERS:
+        return _passed_over(headers)
+    if interesting.isdisjoint(names):
+        return silent
+    values: dict[str, str | None] = {}
+    dated = False
+    for name in names:
+        if name not in interesting:
+            continue
+        if name in values:  # several lines of one header
+            return _passed_over(headers)
+        value = headers.get(name)
+        if type(value) is not str:
+            value = header(headers, name)
+        values[name] = value
+        dated = dated or value is None or len(value) > 9 or not value.isdigit()
+    # A moment is measured from the answer's own; for a number of seconds that need not be looked up.
+    if dated and "date" in names:
+        values["date"] = header(headers, "date")
+    return values.get
+
+
+def _add(values: dict[str, str], name: str, value: str) -> None:
+    before = values.setdefault(name, value)
+    if before != value:
+        values[name] = f"{before}, {value}"
 
 
 def _passed_over(headers: object) -> Ask:
@@ -55,9 +101,7 @@ def _passed_over(headers: object) -> Ask:
         return lambda name: header(headers, name)
     folded: dict[str, str] = {}
     for name, value in pairs:
-        before = folded.setdefault(name, value)
-        if before != value:
-            folded[name] = f"{before}, {value}"
+        _add(folded, name, value)
     return folded.get
 
 
@@ -73,7 +117,10 @@ def header(headers: object, name: str, /) -> str | None:
     if headers is None:
         return None
     lower = name.lower()
-    for spelling in (lower, name.title(), name):
+    value = plain_text(_call(headers, "get", lower))
+    if value is not None:  # as nearly always
+        return value
+    for spelling in (name.title(), name):
         value = plain_text(_call(headers, "get", spelling))
         if value is not None:
             return value

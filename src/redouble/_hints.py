@@ -68,6 +68,8 @@ def _number(text: str) -> float:
 
 
 def _seconds(text: str, now: float) -> float:
+    if len(text) <= _LONGEST_NUMBER and text.isdigit():
+        return float(text)
     return max([_number(part) for part in text.split(",")])
 
 
@@ -219,8 +221,9 @@ def _remaining(name: str) -> str:
 
 
 _DELAYS = [name for _, _, names in _ROWS for name in names]
+_NAMES = [*_DELAYS, *map(_remaining, _DELAYS), *_SHOULD_RETRY]
 # Date is not among them: it rides on every answer, and is looked up only to measure a moment from.
-INTERESTING = frozenset([*_DELAYS, *map(_remaining, _DELAYS), *_SHOULD_RETRY])
+INTERESTING: frozenset[str | bytes] = frozenset([*_NAMES, *map(str.encode, _NAMES)])
 
 
 def _parse(parser: Parser, text: str | None, now: float) -> float | None:
@@ -272,22 +275,22 @@ def hint(ask: Ask, status: int | None, now: float | None) -> float | None:
     for parser, reset, names in _ROWS:
         if reset and status not in _RESET_STATUSES:
             continue
-        delays = [_delay(parser, text, ask, now) for name in names if (text := _unless_left(name, reset, ask))]
-        known = [delay for delay in delays if delay is not None]
-        if known:
-            return max(known)
+        longest = None
+        for name in names:
+            text = ask(name)
+            if text is None or (reset and _parse(_left, ask(_remaining(name)), 0.0)):
+                continue
+            delay = _delay(parser, text, ask, now)
+            if delay is not None and (longest is None or delay > longest):
+                longest = delay
+        if longest is not None:
+            return longest
     return None
-
-
-def _unless_left(name: str, reset: bool, ask: Ask) -> str | None:
-    """A header's value, unless it is a reset header and something remains."""
-    text = ask(name)
-    return None if text is None or (reset and _parse(_left, ask(_remaining(name)), 0.0)) else text
 
 
 def _delay(parser: Parser, text: str, ask: Ask, now: float | None) -> float | None:
     if len(text) < _EPOCH_DIGITS and text.isdigit():  # no moment, so nothing to measure from
-        return _parse(parser, text, 0.0)
+        return float(text) if parser is _after and text.isascii() else _parse(parser, text, 0.0)
     clock = time.time() if now is None else now
     date = _parse(_http_date, ask("date"), clock)
     return _parse(parser, text, clock if date is None else date)

@@ -12,17 +12,33 @@ from ._codes import aws
 from ._headers import reader
 from ._hints import INTERESTING, hint
 from ._kinds import kind_of
-from ._questions import NOTHING, QUESTIONS, Case, Verdict, http_reason, http_verdict
+from ._questions import NOTHING, Case, Verdict, first_answer, http_reason, http_verdict
 from ._shapes import class_name, inner, leaves, message, real, request, result_exchange
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ._kinds import Kind
+
 _NO_RESPONSE = Verdict(False)  # without a reason: of an ordinary result there is nothing to say
 _DEEPEST = 8  # layers of wrapping
 _WIDEST = 64  # errors looked at inside one
 _MOST_REQUESTS = 10_000  # errors asked for their request
+
+
+def examined(failure: object, statuses: frozenset[int], now: float | None) -> Verdict:
+    """The verdict on one failure. What answers for itself, as nearly all do, needs no inquiry."""
+    case = None
+    if real(failure, BaseException):
+        kind = kind_of(type(failure))
+        if kind.failure and not kind.group:
+            case = Case(failure, kind, statuses, now)
+            found = first_answer(case)
+            if found is not None:
+                return found
+    inquiry = Inquiry(statuses, None, now)
+    return inquiry.failure(failure) if case is None else inquiry.opened(case, 0)
 
 
 class Inquiry:
@@ -33,7 +49,7 @@ class Inquiry:
     def __init__(
         self,
         statuses: frozenset[int],
-        corrected: Callable[[BaseException, Verdict], Verdict],
+        corrected: Callable[[BaseException, Verdict], Verdict] | None,
         now: float | None,
     ) -> None:
         self.statuses = statuses
@@ -44,7 +60,9 @@ class Inquiry:
         self.left = _WIDEST
 
     def failure(self, failure: object) -> Verdict:
-        return self.error(failure, 0) if real(failure, BaseException) else self.result(failure)
+        if not real(failure, BaseException):
+            return self.result(failure)
+        return self.error(failure, 0)
 
     def result(self, result: object) -> Verdict:
         status, headers = result_exchange(result)
@@ -61,18 +79,22 @@ class Inquiry:
         return http_verdict(status, ask, wait, None, self.statuses)
 
     def error(self, exc: BaseException, depth: int) -> Verdict:
-        if not real(exc, Exception):
+        kind = kind_of(type(exc))
+        if not kind.failure:
             return Verdict(False, Cause.permanent, reason=f"{class_name(exc)} is not a failure")
-        known = self.seen.get(id(exc))
-        if known is not None:
-            return known[1]
-        self.seen[id(exc)] = exc, NOTHING
-        found = self.group(exc, depth) if real(exc, ExceptionGroup) else self.single(exc, depth)
-        found = self.corrected(exc, found)
-        self.seen[id(exc)] = exc, found
+        if depth:
+            known = self.seen.get(id(exc))
+            if known is not None:
+                return known[1]
+        found = self.group(exc, depth) if kind.group else self.single(exc, kind, depth)
+        if self.corrected is not None:
+            found = self.corrected(exc, found)
+        if depth:
+            self.seen[id(exc)] = exc, found
         return found
 
     def group(self, exc: BaseException, depth: int) -> Verdict:
+        self.seen[id(exc)] = exc, NOTHING
         verdicts: list[Verdict] = []
         for leaf in leaves(exc):
             self.left = _WIDEST
@@ -85,17 +107,17 @@ class Inquiry:
         wait = max(hints, default=None)
         return Verdict(decisive.retryable, decisive.cause, status, wait, reason, unprocessed)
 
-    def single(self, exc: BaseException, depth: int) -> Verdict:
-        case = Case(exc, kind_of(type(exc)), self.statuses, self.now)
-        for _, question in QUESTIONS:
-            found = question(case)
-            if found is not None:
-                return found
+    def single(self, exc: BaseException, kind: Kind, depth: int) -> Verdict:
+        case = Case(exc, kind, self.statuses, self.now)
+        return first_answer(case) or self.opened(case, depth)
+
+    def opened(self, case: Case, depth: int) -> Verdict:
         return self.inside(case, depth) or self.outside(case)
 
     def inside(self, case: Case, depth: int) -> Verdict | None:
         if depth >= _DEEPEST:
             return None
+        self.seen[id(case.exc)] = case.exc, NOTHING
         for wrapped in inner(case.exc, case.deep):
             self.left -= 1
             if self.left < 0:

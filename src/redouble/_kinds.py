@@ -29,7 +29,19 @@ _MOST_KINDS = 2000
 class Kind:
     """One class of exceptions."""
 
-    __slots__ = ("builtin", "deep", "names", "own", "readers", "row", "rule", "system", "vague")
+    __slots__ = (
+        "builtin",
+        "deep",
+        "failure",
+        "group",
+        "names",
+        "own",
+        "readers",
+        "row",
+        "rule",
+        "system",
+        "vague",
+    )
 
     def __init__(self, cls: type) -> None:
         self.names = lineage(cls)
@@ -37,6 +49,8 @@ class Kind:
         # A wrapper: any place where the real failure may hide is searched.
         packages = {package for package, _ in self.names}
         self.deep = self.row.inside if self.row is not None else not WRAPPING_PACKAGES.isdisjoint(packages)
+        self.failure = issubclass(cls, Exception)
+        self.group = issubclass(cls, ExceptionGroup)
         self.own = issubclass(cls, RedoubleError)
         self.system = issubclass(cls, OSError)
         self.builtin = next((row for kind, row in BUILTINS if issubclass(cls, kind)), None)

@@ -15,6 +15,7 @@ from ._catalogue import (
     ERRNOS,
     HOPELESS_CODES,
     MADE_UP_STATUSES,
+    RETRYABLE_STATUSES,
     RETRYABLE_WHEN_HINTED,
     SAID_SO,
     STATUS_CAUSES,
@@ -24,12 +25,11 @@ from ._catalogue import (
     Cause,
     Row,
 )
-from ._codes import aws
 from ._database_codes import sqlstate
 from ._headers import reader, silent
 from ._hints import INTERESTING, hint, shows_limit, word
-from ._record import Record, assign
-from ._shapes import class_name, delay, entry, error_exchange, probe, text, whole
+from ._record import Record
+from ._shapes import class_name, delay, entry, error_exchange, lacks, probe, text, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,14 +68,18 @@ class Verdict(Record):
         reason: str = "",
         unprocessed: bool = False,
     ) -> None:
-        assign(self, "retryable", retryable)
-        assign(self, "cause", cause)
-        assign(self, "status", status)
-        assign(self, "retry_after", retry_after)
-        assign(self, "reason", reason)
-        assign(self, "unprocessed", unprocessed)
+        # By the slots themselves, since there is one verdict for each failure.
+        _set_retryable(self, retryable)
+        _set_cause(self, cause)
+        _set_status(self, status)
+        _set_retry_after(self, retry_after)
+        _set_reason(self, reason)
+        _set_unprocessed(self, unprocessed)
 
 
+_set_retryable, _set_cause, _set_status, _set_retry_after, _set_reason, _set_unprocessed = [
+    Verdict.__dict__[field].__set__ for field in Verdict._fields
+]
 NOTHING = Verdict(False, reason="nothing is known about it")
 
 
@@ -112,15 +116,15 @@ def _own(case: Case) -> Verdict | None:
 
 
 def _code(case: Case) -> Verdict | None:
-    """Does it carry a code of its package, an SQLSTATE, or a code of AWS?"""
-    exc = case.exc
+    """Does it carry a code of its package, or an SQLSTATE?"""
     answer = None
     for read in case.kind.readers:
-        answer = read(exc)
+        answer = read(case.exc)
         if answer is not None:
             break
     else:
-        answer = sqlstate(exc) or aws(probe(exc, "response"))
+        # Of all packages; but what has the headers of an HTTP answer comes from no database.
+        answer = sqlstate(case.exc) if case.headers is None else None
     if answer is None:
         return None
     row, reason, *waits = answer
@@ -145,13 +149,22 @@ def _status(case: Case) -> Verdict | None:
         limit = _hopeless(case.exc)
         if limit is not None:
             return Verdict(False, Cause.rate_limited, status, None, f"HTTP 429, {limit}", True)
+    if case.hint is None and case.ask is silent and case.statuses is RETRYABLE_STATUSES:
+        # Nothing but the status tells, so each is judged only once.
+        if status not in _judged:
+            _judged[status] = http_verdict(status, silent, None, None, RETRYABLE_STATUSES)
+        return _judged[status]
     return http_verdict(status, case.ask, case.hint, case.delay, case.statuses)
+
+
+_judged: dict[int, Verdict] = {}
 
 
 def _hopeless(exc: BaseException) -> str | None:
     """The vendor's code for a limit that no wait cures, if the error carries one."""
-    if whole(probe(exc, "status")) is not None:
-        return None  # aiohttp, whose .code warns when it is read
+    # Where there is a status, as with aiohttp, .code warns when it is read.
+    if whole(probe(exc, "status")) is not None or lacks(exc, ("code", "body")):
+        return None
     body = probe(exc, "body")
     for found in (probe(exc, "code"), entry(body, "code"), entry(entry(body, "error"), "code")):
         code = text(found)
@@ -171,7 +184,9 @@ def _word(case: Case) -> Verdict | None:
     """Does it say itself that it may be retried?"""
     if case.delay is not None:
         return case.verdict(ASKED_TO_WAIT, f"{class_name(case.exc)} that asks to wait {case.delay:g} s")
-    for name in CLAIM_ATTRIBUTES:
+    if case.row is not None and case.row.retryable:
+        return None  # a wrapper that is retried anyway, but may hold better evidence
+    for name in () if lacks(case.exc, CLAIM_ATTRIBUTES) else CLAIM_ATTRIBUTES:
         if probe(case.exc, name) is True:
             return case.verdict(SAID_SO, f"{class_name(case.exc)} with {name}=True")
     return None
@@ -202,6 +217,15 @@ QUESTIONS: tuple[tuple[str, Callable[[Case], Verdict | None]], ...] = (
 )
 
 
+def first_answer(case: Case) -> Verdict | None:
+    """The verdict of the first question that has one."""
+    for _, question in QUESTIONS:
+        found = question(case)
+        if found is not None:
+            return found
+    return None
+
+
 def http_verdict(
     status: int, ask: Ask, hint: float | None, own: float | None, statuses: frozenset[int]
 ) -> Verdict:
@@ -209,6 +233,27 @@ def http_verdict(
     # A 403 needs more than a reset header, which rides on every answer.
     hinted = hint is not None if status != 403 else own is not None or shows_limit(ask)
     said = None if ask is silent else word(ask)
+    if statuses is not RETRYABLE_STATUSES:
+        retryable, cause, unprocessed = _outcome(status, hinted, said, statuses)
+    else:
+        evidence = status, hinted, said
+        outcome = _outcomes.get(evidence)
+        if outcome is None:
+            outcome = _outcomes[evidence] = _outcome(status, hinted, said, statuses)
+        retryable, cause, unprocessed = outcome
+    reason = http_reason(status, ask, hint, said)
+    if hint is None and cause is Cause.rate_limited:
+        reason += " (rate limited)"
+    return Verdict(retryable, cause, status, hint, reason, unprocessed)
+
+
+# What a status means to the default classifier, by hint and should-retry header: 3,000 entries at most.
+_outcomes: dict[tuple[int, bool, bool | None], tuple[bool, Cause, bool]] = {}
+
+
+def _outcome(
+    status: int, hinted: bool, said: bool | None, statuses: frozenset[int]
+) -> tuple[bool, Cause, bool]:
     retryable = said
     if retryable is None:
         as_500 = status >= 500 and status not in STATUS_CAUSES and 500 in statuses
@@ -217,10 +262,7 @@ def http_verdict(
     cause = Cause.rate_limited if status == 403 and hinted else _status_cause(status)
     if retryable and cause is Cause.permanent:
         cause = Cause.unavailable  # whoever knows better says that it passes
-    reason = http_reason(status, ask, hint, said)
-    if cause is Cause.rate_limited and hint is None:
-        reason += " (rate limited)"
-    return Verdict(retryable, cause, status, hint, reason, unprocessed)
+    return retryable, cause, unprocessed
 
 
 def _status_cause(status: int) -> Cause:

@@ -19,6 +19,7 @@ from ._catalogue import (
     DELAY_ATTRIBUTES,
     ERROR_STATUSES,
     INNER_ATTRIBUTES,
+    OWN_EXCHANGE,
     REPEATABLE_METHODS,
     RESPONSE_ATTRIBUTES,
     RESPONSE_KEYS,
@@ -123,16 +124,27 @@ def status_code(value: object) -> int | None:
     return number if 100 <= number <= 599 else None
 
 
+def lacks(thing: object, names: tuple[str, ...]) -> bool:
+    """Whether a thing certainly has nothing under any of these names, which is the usual case."""
+    try:
+        for name in names:
+            if getattr(thing, name, None) is not None:
+                return False
+    except Exception:  # noqa: BLE001 - as in probe
+        return False
+    return True
+
+
 def delay(exc: BaseException, now: float | None) -> float | None:
     """The seconds that a library has already read from the answer and hands on as an attribute."""
+    if lacks(exc, DELAY_ATTRIBUTES):
+        return None
     for name in DELAY_ATTRIBUTES:
         value = probe(exc, name)
-        if value is None:
-            continue
         # A timedelta can only come from where it was imported.
-        if type(value) is probe(sys.modules.get("datetime"), "timedelta"):
+        if value is not None and type(value) is probe(sys.modules.get("datetime"), "timedelta"):
             value = value.total_seconds()
-        found = parse_retry_after(value, now=now)
+        found = None if value is None else parse_retry_after(value, now=now)
         if found is not None:
             return found
     return None
@@ -214,8 +226,9 @@ def inner(exc: BaseException, everything: bool) -> Iterator[Exception]:
 
 def _wrapped(exc: BaseException) -> Iterator[object]:
     yield _cause(exc)
-    for name in INNER_ATTRIBUTES:
-        yield probe(exc, name)
+    if not lacks(exc, INNER_ATTRIBUTES):
+        for name in INNER_ATTRIBUTES:
+            yield probe(exc, name)
     errors = probe(exc, "errors")
     if real(errors, DICT):
         yield from list(DICT.values(errors))[:_MOST]
@@ -288,8 +301,22 @@ def _first_status(thing: object, names: tuple[str, ...]) -> int | None:
 
 def error_exchange(exc: BaseException) -> tuple[int | None, Any]:
     """Status and headers of the answer that an exception reports; each None where there is none."""
+    try:
+        # What most clients do comes first, without the ado that the others need.
+        response = getattr(exc, "response", None)
+        status = None if response is None else getattr(response, "status_code", None)
+        if type(status) is int and 100 <= status <= 599:
+            headers = getattr(response, "headers", None)
+            if headers is not None:
+                return status, headers
+    except Exception:  # noqa: BLE001, S110 - as in probe
+        pass
+    return _searched_exchange(exc)
+
+
+def _searched_exchange(exc: BaseException) -> tuple[int | None, Any]:
     answered, headers = False, None
-    for name in RESPONSE_ATTRIBUTES:
+    for name in () if lacks(exc, RESPONSE_ATTRIBUTES) else RESPONSE_ATTRIBUTES:
         response = probe(exc, name)
         if response is None:
             continue
@@ -304,6 +331,8 @@ def error_exchange(exc: BaseException) -> tuple[int | None, Any]:
 
 def _own_exchange(exc: BaseException, answered: bool, headers: Any) -> tuple[int | None, Any]:
     """The same where no response has a status: on the exception itself."""
+    if headers is None and not answered and lacks(exc, OWN_EXCHANGE):
+        return None, None
     meta = probe(exc, "meta")
     if headers is None and meta is not None:
         headers = probe(meta, "headers")

@@ -11,7 +11,7 @@ import builtins
 
 from ._catalogue import ERRNOS, REPEATABLE_METHODS, RETRYABLE_STATUSES, Cause
 from ._hints import headers_hint, parse_retry_after
-from ._inquiry import Inquiry, requests
+from ._inquiry import Inquiry, examined, requests
 from ._questions import Verdict
 from ._record import Record, assign
 from ._shapes import (
@@ -125,14 +125,14 @@ class Classifier(Record):
 
     def _examined(self, failure: object, now: float | None) -> Verdict:
         try:
+            if not (self.transient or self.permanent or self.unprocessed):
+                return examined(failure, self.statuses, now)
             return Inquiry(self.statuses, self._corrected, now).failure(failure)
         except Exception as trouble:  # noqa: BLE001 - a last resort: the user's error must not be lost to ours
             return Verdict(False, reason=f"could not be examined: {class_name(trouble)}")
 
     def _corrected(self, exc: BaseException, found: Verdict) -> Verdict:
         """The verdict with what this classifier was told about the class."""
-        if not (self.transient or self.permanent or self.unprocessed):
-            return found
         for cls in ancestry(type(exc)):
             if listed(cls, self.permanent):
                 return _overruled(found, False, Cause.permanent, f"{class_name(exc)} is listed as permanent")
@@ -156,7 +156,9 @@ def _statuses(statuses: Iterable[int]) -> frozenset[int]:
     for given, status in known.items():
         if status is None or status_code(status) is None:
             raise ValueError(f"statuses must be HTTP statuses (100 to 599), got {given!r}")
-    return frozenset([status for status in known.values() if status is not None])
+    found = frozenset([status for status in known.values() if status is not None])
+    # The default ones by identity: what a bare status means to them is remembered.
+    return RETRYABLE_STATUSES if found == RETRYABLE_STATUSES else found
 
 
 def _names(field: str, names: Names) -> frozenset[type[Exception] | str]:
