@@ -552,7 +552,7 @@ ORDER = [
     "_text", "errors", "_record", "_trouble",
     "backoff",
     "_headers", "_hints", "_catalogue", "_codebook", "_classes", "_shapes", "_grpc", "_codes", "_database_codes",
-    "_kinds", "_questions", "_inquiry", "classify",
+    "_kinds", "_questions", "_inquiry", "_explain", "classify",
     "_time", "context", "events",
     "_callables", "_checks", "_config", "_describe", "policy", "presets",
     "_decide", "_call",

@@ -57,8 +57,8 @@ _STANDARD_LIBRARY: Mapping[str, Mapping[Row, str]] = {
 }
 _HTTP_CLIENTS: Mapping[str, Mapping[Row, str]] = {
     "aiohttp": {
-        PERMANENT: "ClientConnectorCertificateError ServerFingerprintMismatch ContentTypeError TooManyRedirects"
-        " InvalidURL NonHttpUrlClientError ContentEncodingError",
+        PERMANENT: "ClientConnectorCertificateError ServerFingerprintMismatch ContentTypeError"
+        " TooManyRedirects InvalidURL NonHttpUrlClientError ContentEncodingError",
         TIMED_OUT: "SocketTimeoutError ServerTimeoutError",
         LOST: "ServerDisconnectedError ClientOSError PayloadEncodingError ClientConnectionError",
         _CONNECT_TIMEOUT: "ConnectionTimeoutError",
@@ -84,8 +84,9 @@ _HTTP_CLIENTS: Mapping[str, Mapping[Row, str]] = {
         _WRAPS_UNREACHED: "ConnectError ProxyError",
     },
     "requests": {
-        PERMANENT: "ContentDecodingError TooManyRedirects InvalidURL MissingSchema InvalidSchema InvalidHeader"
-        " JSONDecodeError InvalidJSONError StreamConsumedError UnrewindableBodyError RequestException",
+        PERMANENT: "ContentDecodingError TooManyRedirects InvalidURL MissingSchema InvalidSchema"
+        " InvalidHeader JSONDecodeError InvalidJSONError StreamConsumedError UnrewindableBodyError"
+        " RequestException",
         TIMED_OUT: "ReadTimeout Timeout",
         LOST: "ChunkedEncodingError",
         _WRAPS_LOST: "ConnectionError ProxyError",
@@ -167,7 +168,8 @@ _DATABASES: Mapping[str, Mapping[Row, str]] = {
     "redis": {
         UNAUTHORIZED: "AuthenticationError AuthorizationError",
         PERMANENT: "RedisError",
-        TURNED_AWAY: "MaxConnectionsError BusyLoadingError TryAgainError ClusterDownError AskError ReadOnlyError",
+        TURNED_AWAY: "MaxConnectionsError BusyLoadingError TryAgainError ClusterDownError"
+        " AskError ReadOnlyError",
         LOCKED_OUT: "WatchError",
         _WRAPS_LOST: "ConnectionError",
         TIMED_OUT: "TimeoutError",
@@ -251,7 +253,8 @@ ALIASES: Mapping[str, str] = {
     "valkey": "redis",
 }
 # Packages whose classes wrap the real failure even where the table has no line for the class.
-WRAPPING_PACKAGES = frozenset(_THIRD_PARTY) | frozenset(
+_WRAP_ONLY = (
     "urllib clickhouse_connect confluent_kafka curl_cffi django docker elasticsearch googleapiclient"
-    " huggingface_hub kubernetes mysql oracledb peewee psycopg2 pymysql".split()
+    " huggingface_hub kubernetes mysql oracledb peewee psycopg2 pymysql"
 )
+WRAPPING_PACKAGES = frozenset([*_THIRD_PARTY, *_WRAP_ONLY.split()])

@@ -62,6 +62,7 @@ from ._shapes import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
     Answer = tuple[Row, str] | tuple[Row, str, float] | None
     Reader = Callable[[BaseException], Answer]
@@ -73,6 +74,12 @@ def said(texts: tuple[tuple[str, Row], ...], found: str) -> tuple[str, Row] | No
     """The first of these texts that occurs in what was found, and its row."""
     lower = found.lower()
     return next((line for line in texts if line[0] in lower), None)
+
+
+def looked_up(table: Mapping[Any, Row], code: int | str | None, what: str) -> Answer:
+    """The row of a code that a table knows, with a name for the kind of code."""
+    row = None if code is None else table.get(code)
+    return None if row is None else (row, f"{what} {code}")
 
 
 # The standard library
@@ -163,8 +170,7 @@ def _amqp(exc: BaseException) -> Answer:
 
 
 def _ldap(exc: BaseException) -> Answer:
-    code = whole(probe(exc, "result"))
-    return (LDAP[code], f"LDAP result {code}") if code in LDAP else None
+    return looked_up(LDAP, whole(probe(exc, "result")), "LDAP result")
 
 
 # Kafka
@@ -190,7 +196,7 @@ def _librdkafka(exc: BaseException) -> Answer:
 
 def _grpc(exc: BaseException) -> Answer:
     name = text(probe(obtained(exc, "code"), "name"))
-    if name not in GRPC:
+    if name is None or name not in GRPC:
         return None
     row, reason = _grpc_row(name, text(obtained(exc, "details")) or "")
     delay = None
@@ -212,12 +218,14 @@ def _grpc_row(name: str, details: str) -> tuple[Row, str]:
 
 def _grpclib(exc: BaseException) -> Answer:
     name = text(probe(probe(exc, "status"), "name"))
-    return _grpc_row(name, text(probe(exc, "message")) or "") if name in GRPC else None
+    if name is None or name not in GRPC:
+        return None
+    return _grpc_row(name, text(probe(exc, "message")) or "")
 
 
 def _google(exc: BaseException) -> Answer:
     name = text(probe(probe(exc, "grpc_status_code"), "name"))
-    if name not in GRPC:
+    if name is None or name not in GRPC:
         return None
     row, reason = _grpc_row(name, text(probe(exc, "message")) or "")
     for detail in _listed(probe(exc, "details")):
@@ -242,8 +250,7 @@ def _listed(found: object) -> list[object]:
 
 def aws(response: object) -> Answer:
     """The code in a response of botocore, which has throttling arrive as HTTP 400."""
-    code = text(entry(entry(response, "Error"), "Code"))
-    return (AWS[code], f"AWS {code}") if code in AWS else None
+    return looked_up(AWS, text(entry(entry(response, "Error"), "Code")), "AWS")
 
 
 def _aws(exc: BaseException) -> Answer:

@@ -6,8 +6,16 @@ engine's own number comes before the SQLSTATE, which is coarser and sometimes wr
 
 from __future__ import annotations
 
-from ._catalogue import LOCKED_OUT, LOST, PERMANENT, SQLSTATE_ATTRIBUTES, TURNED_AWAY, UNAUTHORIZED, UNREACHED
-from ._catalogue import wrapping as wrapper
+from ._catalogue import (
+    LOCKED_OUT,
+    LOST,
+    PERMANENT,
+    SQLSTATE_ATTRIBUTES,
+    TURNED_AWAY,
+    UNAUTHORIZED,
+    UNREACHED,
+    wrapping,
+)
 from ._codebook import (
     LIBPQ,
     MONGODB,
@@ -22,7 +30,7 @@ from ._codebook import (
     SQLSTATE_UNAUTHORIZED,
     SQLSTATES,
 )
-from ._codes import said
+from ._codes import looked_up, said
 from ._shapes import TUPLE, arguments, entry, lacks, message, obtained, probe, real, text, whole
 
 TYPE_CHECKING = False
@@ -31,7 +39,7 @@ if TYPE_CHECKING:
 
     from ._codes import Answer, Reader
 
-_NEVER_REACHED = wrapper(UNREACHED)
+_NEVER_REACHED = wrapping(UNREACHED)
 
 
 def sqlstate(exc: BaseException) -> Answer:
@@ -56,16 +64,11 @@ def _first(exc: BaseException) -> object:
 
 
 def _mysql(exc: BaseException) -> Answer:
-    number = whole(_first(exc))
-    return _mysql_number(number)
+    return looked_up(MYSQL, whole(_first(exc)), "MySQL error")
 
 
 def _mysql_connector(exc: BaseException) -> Answer:
-    return _mysql_number(whole(probe(exc, "errno")))
-
-
-def _mysql_number(number: int | None) -> Answer:
-    return (MYSQL[number], f"MySQL error {number}") if number in MYSQL else None
+    return looked_up(MYSQL, whole(probe(exc, "errno")), "MySQL error")
 
 
 def _sql_server(exc: BaseException) -> Answer:
@@ -75,7 +78,7 @@ def _sql_server(exc: BaseException) -> Answer:
     number = whole(first)
     if number is None:
         number = whole(probe(exc, "msg_no"))
-    return (SQLSERVER[number], f"SQL Server error {number}") if number in SQLSERVER else None
+    return looked_up(SQLSERVER, number, "SQL Server error")
 
 
 def _odbc(exc: BaseException) -> Answer:
@@ -105,15 +108,14 @@ def _sqlite(exc: BaseException) -> Answer:
 def _oracle(exc: BaseException) -> Answer:
     error = _first(exc)
     code = text(probe(error, "full_code"))
-    if code in ORACLE:
-        return ORACLE[code], f"Oracle {code}"
-    # False says nothing: it is said of a refused connection, too.
-    return (LOST, f"Oracle {code}, recoverable") if probe(error, "isrecoverable") is True else None
+    known = looked_up(ORACLE, code, "Oracle")
+    if known is not None or probe(error, "isrecoverable") is not True:
+        return known  # a recoverable that is False says nothing: it is said of a refused connection, too
+    return LOST, f"Oracle {code}, recoverable"
 
 
 def _redis_reply(exc: BaseException) -> Answer:
-    words = message(exc).split(" ", 1)
-    return (REDIS[words[0]], f"Redis {words[0]}") if words[0] in REDIS else None
+    return looked_up(REDIS, message(exc).split(" ", 1)[0], "Redis")
 
 
 def _redis_connection(exc: BaseException) -> Answer:
@@ -127,8 +129,7 @@ def _mongodb(exc: BaseException) -> Answer:
     for labels, row in MONGODB_LABELS:
         if all(obtained(exc, "has_error_label", label) is True for label in labels.split()):
             return row, f"MongoDB {labels}"
-    code = whole(probe(exc, "code"))
-    return (MONGODB[code], f"MongoDB error {code}") if code in MONGODB else None
+    return looked_up(MONGODB, whole(probe(exc, "code")), "MongoDB error")
 
 
 READERS: Mapping[str, Reader] = {

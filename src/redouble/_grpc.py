@@ -1,8 +1,8 @@
 """What a gRPC server says about retrying: pushback, and RetryInfo in a ``google.rpc.Status``.
 
-Only the few fields needed are read from the wire format, without protobuf. A message is a row of fields: a
-varint of number and type, then a value that is a varint, eight or four bytes, or a length and that many bytes.
-Whatever is cut short or of another type is garbage, and garbage is no hint.
+Only the few fields needed are read from the wire format, without protobuf. A message is a row of fields:
+a varint of number and type, then a value that is a varint, eight or four bytes, or a length and as many
+bytes. Whatever is cut short or of another type is garbage, and garbage is no hint.
 """
 
 from __future__ import annotations

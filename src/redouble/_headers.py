@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     Ask = Callable[[str], str | None]
+    Names = tuple[frozenset[str], frozenset[bytes]]
 
 _MOST_HEADERS = 200
+_LIST: type[Any] = list
 _MANY: tuple[type[Any], ...] = (list, tuple)
 
 
@@ -27,27 +29,27 @@ def silent(name: str) -> None:
     """What headers answer in which nothing is of interest."""
 
 
-def reader(headers: object, interesting: frozenset[str | bytes]) -> Ask:
+def reader(headers: object, interesting: Names) -> Ask:
     """Looks up headers by lower-case name; ``silent`` if none of the interesting ones is there.
 
-    The interesting names are given twice, as text and as bytes.
+    The interesting names are given twice, as texts and as bytes.
     """
     if headers is None:
         return silent
     kind = type(headers)
     try:
         if kind is not dict:
-            raw = getattr(headers, "raw", None)
-            if type(raw) is list:  # httpx: pairs of bytes, which it would decode anew for each question
-                return _raw_reader(raw, interesting)
+            raw: Any = getattr(headers, "raw", None)
+            if type(raw) is _LIST:  # httpx: pairs of bytes, which it would decode anew for each question
+                return _raw_reader(raw, interesting[1])
         if hasattr(kind, "items"):
-            return _mapping_reader(headers, interesting)
+            return _mapping_reader(headers, interesting[0])
     except Exception:  # noqa: BLE001, S110 - walking is anybody's code; there are other ways in
         pass
     return _passed_over(headers)
 
 
-def _raw_reader(raw: list[Any], interesting: frozenset[str | bytes]) -> Ask:
+def _raw_reader(raw: Any, interesting: frozenset[bytes]) -> Ask:
     # Through bytes itself: whatever is of another type raises, and is left to the slow way.
     names = [bytes.lower(name) for name, _ in raw[:_MOST_HEADERS]]
     if interesting.isdisjoint(names):
@@ -59,8 +61,8 @@ def _raw_reader(raw: list[Any], interesting: frozenset[str | bytes]) -> Ask:
     return values.get
 
 
-def _mapping_reader(headers: Any, interesting: frozenset[str | bytes]) -> Ask:
-    walk = iter(headers)
+def _mapping_reader(headers: Any, interesting: frozenset[str]) -> Ask:
+    walk: Iterator[Any] = iter(headers)
     if walk is headers:  # would be used up
         return _passed_over(headers)
     # Through str itself, as above.

@@ -36,7 +36,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ._headers import Ask
+    from ._headers import Ask, Names
 
     # Takes a stripped text and the moment to measure from; raises one of _GARBAGE if it cannot read it.
     Parser = Callable[[str, float], float]
@@ -223,7 +223,8 @@ def _remaining(name: str) -> str:
 _DELAYS = [name for _, _, names in _ROWS for name in names]
 _NAMES = [*_DELAYS, *map(_remaining, _DELAYS), *_SHOULD_RETRY]
 # Date is not among them: it rides on every answer, and is looked up only to measure a moment from.
-INTERESTING: frozenset[str | bytes] = frozenset([*_NAMES, *map(str.encode, _NAMES)])
+# Apart, as comparing texts with bytes is an error under python -bb.
+INTERESTING: Names = (frozenset(_NAMES), frozenset(map(str.encode, _NAMES)))
 
 
 def _parse(parser: Parser, text: str | None, now: float) -> float | None:

@@ -60,10 +60,8 @@ class Kind:
 
 def _tables(names: list[tuple[str, str]]) -> tuple[str, Row | None, tuple[Reader, ...]]:
     """The line of a class or its nearest base, and the readers of codes down to there."""
-    readers: list[Reader] = []
-    for package in dict.fromkeys([package for package, _ in names]):
-        if package in READERS:
-            readers.append(READERS[package])
+    packages = dict.fromkeys([package for package, _ in names])
+    readers = [READERS[package] for package in packages if package in READERS]
     for package, name in names:
         key = f"{package}.{name}"
         if key in READERS:

@@ -141,10 +141,9 @@ def _status(case: Case) -> Verdict | None:
     status = case.status
     if status is None or (status < 400 and status not in case.statuses):
         return None
-    if case.headers is None and status == 400:
-        if any((package, status) in MADE_UP_STATUSES for package, _ in case.kind.names):
-            case.status = None
-            return None
+    if case.headers is None and any((package, status) in MADE_UP_STATUSES for package, _ in case.kind.names):
+        case.status = None
+        return None
     if status == 429:
         limit = _hopeless(case.exc)
         if limit is not None:
@@ -208,7 +207,7 @@ def _system(case: Case) -> Verdict | None:
 
 # With what each looks at, for those who ask why.
 QUESTIONS: tuple[tuple[str, Callable[[Case], Verdict | None]], ...] = (
-    ("redouble's own", _own),
+    ("own error", _own),
     ("code", _code),
     ("HTTP status", _status),
     ("class", _class),

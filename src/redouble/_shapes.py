@@ -104,7 +104,7 @@ def obtained(thing: object, method: str, *given: str) -> Any:
 def pairs(found: Any) -> list[tuple[str | None, object]]:
     """The first pairs of a key and a value in the metadata of a known package."""
     try:
-        items = list(islice(found, _MOST))
+        items: list[Any] = list(islice(found, _MOST))
     except Exception:  # noqa: BLE001 - None, or a stranger's code
         return []
     tuples = [tuple(TUPLE.__iter__(item)) for item in items if real(item, TUPLE)]
