@@ -914,3 +914,8 @@ def test_classes_made_at_run_time_are_not_kept_alive_nor_remembered_without_end(
 def test_the_tables_hold_rows_of_every_kind_apart():
     rows = [value for value in vars(_catalogue).values() if isinstance(value, _catalogue.Row)]
     assert len(rows) == len(set(rows)), "two names for one row would overwrite each other's lines"
+
+
+def test_the_text_of_an_error_is_its_first_argument_that_is_a_text():
+    assert brief(failure("httpx.ConnectError", object(), "CERTIFICATE_VERIFY_FAILED")) == NO
+    assert brief(failure("httpx.ConnectError", object())) == SAFE

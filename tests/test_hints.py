@@ -791,3 +791,54 @@ def test_the_modules_import_nothing_dear():
         names = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
         names |= {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
         assert names <= {"__future__", "itertools", "time", "_headers"}
+
+
+# The short ways to the headers that matter
+
+
+class Raw:
+    """Headers that keep pairs of bytes, as those of httpx do; nothing else of them may be asked."""
+
+    def __init__(self, *pairs):
+        self.raw = list(pairs)
+
+
+def test_raw_pairs_are_read_as_they_are():
+    plain = [(b"Server", b"x"), (b"Date", b"Mon, 03 Jun 2019 11:00:00 GMT")]
+    assert headers_hint(Raw(*plain), status=503) is None
+    assert headers_hint(Raw(*plain, (b"Retry-After", b"7"), (b"RETRY-AFTER", b"9")), status=503) == 9.0
+    in_half_a_minute = (b"retry-after", b"Mon, 03 Jun 2019 11:00:30 GMT")
+    assert headers_hint(Raw(*plain, in_half_a_minute), status=503, now=IN_2026) == 30.0
+    assert should_retry(Raw((b"x-should-retry", b"false"))) is False
+
+
+@pytest.mark.parametrize("pairs", [[("text", "7")], [(b"Retry-After", 7)], [7], [(b"retry-after",)]])
+def test_raw_pairs_of_another_kind_are_left_alone(pairs):
+    assert headers_hint(Raw(*pairs), status=503) is None
+
+
+def test_a_mapping_that_is_an_iterator_too_is_not_used_up():
+    class Odd(dict):
+        left = 3
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            raise AssertionError("was walked")
+
+    assert headers_hint(Odd({"Retry-After": "7"})) == 7.0
+
+
+def test_of_one_header_in_two_spellings_the_longest_wait_counts():
+    assert headers_hint({"Retry-After": "7", "retry-after": "9"}) == 9.0
+
+
+def test_most_headers_are_not_even_looked_up():
+    class Quiet(dict):
+        def get(self, name, default=None):
+            raise AssertionError("was asked")
+
+        items = get
+
+    assert headers_hint(Quiet({"Server": "x", "Date": "Mon, 03 Jun 2019 11:00:00 GMT"}), status=503) is None
