@@ -114,7 +114,7 @@ UNREPEATABLE_METHODS = frozenset({"POST", "PATCH", "CONNECT"})
 
 # The operating system. Numbers differ by platform and not every platform has every name.
 
-_ERRNO_NAMES: Mapping[Row, str] = {
+ERRNO_NAMES: Mapping[Row, str] = {
     UNREACHED: "ECONNREFUSED EHOSTUNREACH ENETUNREACH EHOSTDOWN ENETDOWN EADDRNOTAVAIL",
     LOST: "ECONNRESET ECONNABORTED EPIPE ESHUTDOWN ENETRESET ENOTCONN",
     TIMED_OUT: "ETIMEDOUT",
@@ -134,7 +134,7 @@ ERRNOS: Mapping[int, Row] = {
     **WINERRORS,
     **{
         getattr(errno, name): row
-        for row, names in _ERRNO_NAMES.items()
+        for row, names in ERRNO_NAMES.items()
         for name in names.split()
         if hasattr(errno, name)
     },
