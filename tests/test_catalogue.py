@@ -919,3 +919,12 @@ def test_the_tables_hold_rows_of_every_kind_apart():
 def test_the_text_of_an_error_is_its_first_argument_that_is_a_text():
     assert brief(failure("httpx.ConnectError", object(), "CERTIFICATE_VERIFY_FAILED")) == NO
     assert brief(failure("httpx.ConnectError", object())) == SAFE
+
+
+def test_attributes_of_a_closed_websocket_that_warn_are_not_read():
+    read = []
+    kind = stand_in("websockets.exceptions.ConnectionClosed", code=property(read.append))
+    closed = stand_in("websockets.exceptions.ConnectionClosedError", kind)()
+    closed.rcvd = Thing(code=1013)
+    assert verdict(closed).retryable
+    assert read == []

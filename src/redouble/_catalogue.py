@@ -197,3 +197,13 @@ INNER_ATTRIBUTES = (
     "exception",
     "source",
 )
+# All of these at once: most errors have none, and need not be asked one by one. In this order, since reading
+# "code" warns on some that have a "status".
+EVIDENCE = (
+    *RESPONSE_ATTRIBUTES,
+    "headers",
+    *DELAY_ATTRIBUTES,
+    *CLAIM_ATTRIBUTES,
+    *SQLSTATE_ATTRIBUTES,
+    *OWN_EXCHANGE,
+)

@@ -258,3 +258,5 @@ _WRAP_ONLY = (
     " huggingface_hub kubernetes mysql oracledb peewee psycopg2 pymysql"
 )
 WRAPPING_PACKAGES = frozenset([*_THIRD_PARTY, *_WRAP_ONLY.split()])
+# Classes whose attributes warn when they are read; a reader of codes knows which may be.
+WARNING_CLASSES = frozenset({("websockets", "ConnectionClosed")})

@@ -50,15 +50,18 @@ def reader(headers: object, interesting: Names) -> Ask:
 
 
 def _raw_reader(raw: Any, interesting: frozenset[bytes]) -> Ask:
-    # Through bytes itself: whatever is of another type raises, and is left to the slow way.
-    names = [bytes.lower(name) for name, _ in raw[:_MOST_HEADERS]]
-    if interesting.isdisjoint(names):
-        return silent
     values: dict[str, str] = {}
-    for name, (_, value) in zip(names, raw, strict=False):
-        if name in interesting or name == b"date":
-            _add(values, name.decode("latin-1"), bytes.decode(value, "latin-1"))
-    return values.get
+    date = None
+    for name, value in raw[:_MOST_HEADERS]:
+        # Through bytes itself: whatever is of another type raises, and is left to the slow way.
+        lower = bytes.lower(name)
+        if lower in interesting:
+            _add(values, lower.decode("latin-1"), bytes.decode(value, "latin-1"))
+        elif lower == b"date":
+            date = value
+    if values and date is not None:
+        values["date"] = bytes.decode(date, "latin-1")
+    return values.get if values else silent
 
 
 def _mapping_reader(headers: Any, interesting: frozenset[str]) -> Ask:

@@ -11,7 +11,7 @@ from _weakref import ref
 
 from . import _codes, _database_codes
 from ._catalogue import BUILTINS, LOST, Row, wrapping
-from ._classes import CLASSES, WRAPPING_PACKAGES
+from ._classes import CLASSES, WARNING_CLASSES, WRAPPING_PACKAGES
 from ._shapes import lineage
 from .errors import RedoubleError
 
@@ -41,6 +41,7 @@ class Kind:
         "rule",
         "system",
         "vague",
+        "warns",
     )
 
     def __init__(self, cls: type) -> None:
@@ -52,6 +53,7 @@ class Kind:
         self.failure = issubclass(cls, Exception)
         self.group = issubclass(cls, ExceptionGroup)
         self.own = issubclass(cls, RedoubleError)
+        self.warns = not WARNING_CLASSES.isdisjoint(self.names)
         self.system = issubclass(cls, OSError)
         self.builtin = next((row for kind, row in BUILTINS if issubclass(cls, kind)), None)
         # Where nothing else tells, a lost connection that may wrap a better reason.

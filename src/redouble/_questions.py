@@ -13,6 +13,7 @@ from ._catalogue import (
     ASKED_TO_WAIT,
     CLAIM_ATTRIBUTES,
     ERRNOS,
+    EVIDENCE,
     HOPELESS_CODES,
     MADE_UP_STATUSES,
     RETRYABLE_STATUSES,
@@ -86,7 +87,19 @@ NOTHING = Verdict(False, reason="nothing is known about it")
 class Case:
     """What the questions share about one exception."""
 
-    __slots__ = ("ask", "deep", "delay", "exc", "headers", "hint", "kind", "row", "status", "statuses")
+    __slots__ = (
+        "ask",
+        "bare",
+        "deep",
+        "delay",
+        "exc",
+        "headers",
+        "hint",
+        "kind",
+        "row",
+        "status",
+        "statuses",
+    )
 
     def __init__(self, exc: BaseException, kind: Kind, statuses: frozenset[int], now: float | None) -> None:
         self.exc = exc
@@ -94,9 +107,18 @@ class Case:
         self.statuses = statuses
         self.row = kind.row
         self.deep = kind.deep
-        self.status, self.headers = error_exchange(exc)
-        self.delay = self.hint = delay(exc, now)
+        self.status: int | None = None
+        self.headers: object = None
+        self.delay: float | None = None
+        self.hint: float | None = None
         self.ask: Ask = silent
+        self.bare = kind.warns or lacks(exc, EVIDENCE)
+        if not self.bare:
+            self._look(now)
+
+    def _look(self, now: float | None) -> None:
+        self.status, self.headers = error_exchange(self.exc)
+        self.delay = self.hint = delay(self.exc, now)
         if self.headers is not None:
             self.ask = reader(self.headers, INTERESTING)
             if self.ask is not silent:
@@ -124,7 +146,7 @@ def _code(case: Case) -> Verdict | None:
             break
     else:
         # Of all packages; but what has the headers of an HTTP answer comes from no database.
-        answer = sqlstate(case.exc) if case.headers is None else None
+        answer = None if case.bare or case.headers is not None else sqlstate(case.exc)
     if answer is None:
         return None
     row, reason, *waits = answer
@@ -183,9 +205,9 @@ def _word(case: Case) -> Verdict | None:
     """Does it say itself that it may be retried?"""
     if case.delay is not None:
         return case.verdict(ASKED_TO_WAIT, f"{class_name(case.exc)} that asks to wait {case.delay:g} s")
-    if case.row is not None and case.row.retryable:
-        return None  # a wrapper that is retried anyway, but may hold better evidence
-    for name in () if lacks(case.exc, CLAIM_ATTRIBUTES) else CLAIM_ATTRIBUTES:
+    if case.bare or (case.row is not None and case.row.retryable):
+        return None  # the latter is a wrapper that is retried anyway, but may hold better evidence
+    for name in CLAIM_ATTRIBUTES:
         if probe(case.exc, name) is True:
             return case.verdict(SAID_SO, f"{class_name(case.exc)} with {name}=True")
     return None

@@ -74,7 +74,7 @@ GOALS = (
     Goal(VERDICT, ISINSTANCE, 8.0),
     Goal(VERDICT, f"{ISINSTANCE}, HTTP 503", 35.0),
     Goal(VERDICT, f"{ISINSTANCE}, HTTP 503 with Retry-After", 70.0),
-    Goal(VERDICT, f"{ISINSTANCE}, wrapped three times", 180.0),
+    Goal(VERDICT, f"{ISINSTANCE}, wrapped three times", 200.0),
     Goal(VERDICT, TENACITY, 1 / 6),
     Goal(IMPORT, TENACITY, 1 / 2),
 )
