@@ -9,11 +9,12 @@ from __future__ import annotations
 from ._catalogue import Cause
 from ._classes import CERTIFICATE_TEXT
 from ._codes import aws
+from ._exchange import request, result_exchange
 from ._headers import reader
 from ._hints import INTERESTING, hint
 from ._kinds import kind_of
 from ._questions import NOTHING, Case, Verdict, first_answer, http_reason, http_verdict
-from ._shapes import class_name, inner, leaves, message, real, request, result_exchange
+from ._shapes import class_name, inner, leaves, message, real
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

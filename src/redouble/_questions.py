@@ -27,10 +27,11 @@ from ._catalogue import (
     Row,
 )
 from ._database_codes import sqlstate
+from ._exchange import error_exchange
 from ._headers import reader, silent
 from ._hints import INTERESTING, hint, shows_limit, word
 from ._record import Record
-from ._shapes import class_name, delay, entry, error_exchange, lacks, probe, text, whole
+from ._shapes import class_name, delay, entry, lacks, probe, text, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

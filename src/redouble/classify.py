@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 
 from ._catalogue import ERRNOS, REPEATABLE_METHODS, RETRYABLE_STATUSES, Cause
+from ._exchange import looks_like_headers, result_exchange
 from ._explain import Told, story
 from ._hints import headers_hint, parse_retry_after
 from ._inquiry import Inquiry, examined, requests
@@ -19,10 +20,8 @@ from ._shapes import (
     ancestry,
     class_name,
     listed,
-    looks_like_headers,
     probe,
     real,
-    result_exchange,
     status_code,
     whole,
 )
