@@ -30,7 +30,7 @@ from types import SimpleNamespace as Thing
 
 import pytest
 
-from redouble import _catalogue
+from redouble import _catalogue, _classes
 from redouble.classify import (
     RETRYABLE_STATUSES,
     Cause,
@@ -519,11 +519,11 @@ def test_an_asyncio_timeout_is_a_timeout_though_a_cancellation_caused_it():
 
 
 def test_every_class_in_the_table_is_keyed_by_package_and_qualified_name():
-    for key in _catalogue.CLASSES:
+    for key in _classes.CLASSES:
         package, _, name = key.partition(".")
         assert package.isidentifier()
         assert name
-        assert _catalogue.ALIASES.get(package, package) == package, "an alias can never be found"
+        assert _classes.ALIASES.get(package, package) == package, "an alias can never be found"
 
 
 # redouble's own errors, interrupts, groups
@@ -648,7 +648,7 @@ def test_unlisted_classes_of_a_wrapping_package_are_searched_too():
 def connect_error(monkeypatch):
     """A class that the catalogue knows to wrap failures to connect."""
     row = _catalogue.Row(True, C.connection, unprocessed=True, inside=True)
-    monkeypatch.setitem(_catalogue.CLASSES, "somelib.ConnectError", row)
+    monkeypatch.setitem(_classes.CLASSES, "somelib.ConnectError", row)
     return type("ConnectError", (Exception,), {"__module__": "somelib.errors"})
 
 

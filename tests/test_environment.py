@@ -551,7 +551,9 @@ def test_the_wall_clock_is_never_asked_by_a_call(flavour, monkeypatch, clock):
 ORDER = [
     "_text", "errors", "_record", "_trouble",
     "backoff",
-    "_hints", "_catalogue", "_shapes", "_codes", "_questions", "_inquiry", "classify",
+    "_headers", "_hints", "_catalogue", "_codebook", "_classes", "_shapes", "_exchange", "_grpc", "_codes",
+    "_database_codes",
+    "_kinds", "_questions", "_inquiry", "_explain", "classify",
     "_time", "context", "events",
     "_callables", "_checks", "_config", "_describe", "policy", "presets",
     "_decide", "_story", "_call",

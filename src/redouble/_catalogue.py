@@ -1,8 +1,9 @@
-"""The tables behind classify: what is known about failures, as data.
+"""The tables behind classify, first part: rows, HTTP, the operating system, and where to look.
 
 A row says what one kind of failure means: may it be retried, why did it happen, and did the attempt
 certainly have no effect. ``inside`` marks a wrapper, whose row counts only if what it wraps says nothing.
-To teach redouble one more failure, add its name to a line below. Whatever is not listed is not retried.
+To teach redouble one more failure, add its name to a line here, in ``_codebook`` (codes of databases and
+protocols) or in ``_classes`` (names of classes). Whatever is not listed is not retried.
 """
 
 from __future__ import annotations
@@ -59,19 +60,23 @@ class Row(Record):
 
 
 PERMANENT = Row(False, Cause.permanent)
-WRAPPER = Row(False, Cause.permanent, inside=True)
 UNAUTHORIZED = Row(False, Cause.unauthorized)
 NO_SUCH_NAME = Row(False, Cause.connection, unprocessed=True)
 UNREACHED = Row(True, Cause.connection, unprocessed=True)
 LOST = Row(True, Cause.disconnected)
-LOST_OR_WRAPPER = Row(True, Cause.disconnected, inside=True)
 TIMED_OUT = Row(True, Cause.timeout)
+BROKEN = Row(True, Cause.server_error)
 BUSY = Row(True, Cause.unavailable)
 TURNED_AWAY = Row(True, Cause.unavailable, unprocessed=True)
 CONTENDED = Row(True, Cause.conflict)
 LOCKED_OUT = Row(True, Cause.conflict, unprocessed=True)
 ASKED_TO_WAIT = Row(True, Cause.rate_limited, unprocessed=True)
 SAID_SO = Row(True, Cause.unknown)
+
+
+def wrapping(row: Row) -> Row:
+    """The same row as the default of a wrapper, which counts if what is inside says nothing."""
+    return Row(row.retryable, row.cause, row.unprocessed, inside=True)
 
 
 # HTTP. A 5xx that has no line here is as good as 500, a 4xx as good as 400 (RFC 9110 15).
@@ -98,6 +103,8 @@ UNPROCESSED_WHEN_HINTED = frozenset({403, 413, 423, 503, 529})
 RETRYABLE_WHEN_HINTED = frozenset({403, 409, 413, 423})
 # Statuses that a client library makes up, without headers, for an answer it could not read.
 MADE_UP_STATUSES = frozenset({("aiohttp", 400)})
+# What a vendor calls a limit that no wait cures, on a 429.
+HOPELESS_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
 
 
 # Methods that may be sent twice by definition (RFC 9110 9.2.2), and those that may not.
@@ -107,7 +114,7 @@ UNREPEATABLE_METHODS = frozenset({"POST", "PATCH", "CONNECT"})
 
 # The operating system. Numbers differ by platform and not every platform has every name.
 
-_ERRNO_NAMES: Mapping[Row, str] = {
+ERRNO_NAMES: Mapping[Row, str] = {
     UNREACHED: "ECONNREFUSED EHOSTUNREACH ENETUNREACH EHOSTDOWN ENETDOWN EADDRNOTAVAIL",
     LOST: "ECONNRESET ECONNABORTED EPIPE ESHUTDOWN ENETRESET ENOTCONN",
     TIMED_OUT: "ETIMEDOUT",
@@ -127,7 +134,7 @@ ERRNOS: Mapping[int, Row] = {
     **WINERRORS,
     **{
         getattr(errno, name): row
-        for row, names in _ERRNO_NAMES.items()
+        for row, names in ERRNO_NAMES.items()
         for name in names.split()
         if hasattr(errno, name)
     },
@@ -166,50 +173,6 @@ TLS_TRANSIENT = frozenset(
         "SSLV3_ALERT_BAD_RECORD_MAC",
     }
 )
-SMTP_UNAUTHORIZED = frozenset({530, 534, 535, 538})
-SQLITE_LOCKED = frozenset({5, 6})  # SQLITE_BUSY, SQLITE_LOCKED
-
-
-# Classes that neither number nor shape tells apart: package (the first part of the module, since modules
-# move), then qualified names. Looked up along the MRO, most derived first.
-
-_CLASS_NAMES: Mapping[str, Mapping[str, Row]] = {
-    "asyncio": {"LimitOverrunError": PERMANENT, "IncompleteReadError": LOST, "TimeoutError": TIMED_OUT},
-    "concurrent": {"TimeoutError": TIMED_OUT},
-    "ftplib": {"Error": PERMANENT, "error_temp": BUSY},
-    "http": {
-        "HTTPException LineTooLong": PERMANENT,
-        "RemoteDisconnected BadStatusLine IncompleteRead": LOST,
-    },
-    "imaplib": {"IMAP4.error": PERMANENT, "IMAP4.abort": LOST},
-    "json": {"JSONDecodeError": PERMANENT},
-    "multiprocessing": {"ProcessError": PERMANENT, "TimeoutError": TIMED_OUT},
-    "poplib": {"error_proto": PERMANENT},
-    "smtplib": {"SMTPServerDisconnected": LOST},
-    "ssl": {
-        "SSLCertVerificationError SSLError": PERMANENT,
-        "SSLEOFError SSLZeroReturnError SSLSyscallError": LOST,
-    },
-    "subprocess": {"CalledProcessError": PERMANENT, "TimeoutExpired": TIMED_OUT},
-    "urllib": {"URLError": WRAPPER, "ContentTooShortError": LOST},
-    "xmlrpc": {"Fault": PERMANENT},
-}
-CLASSES: Mapping[str, Row] = {
-    f"{package}.{name}": row
-    for package, lines in _CLASS_NAMES.items()
-    for names, row in lines.items()
-    for name in names.split()
-}
-# Forks and C modules whose classes mean what those of the original mean.
-ALIASES: Mapping[str, str] = {
-    "_cffi_ssl": "ssl",
-    "_socket": "socket",
-    "_ssl": "ssl",
-    "pysqlite3": "sqlite3",
-}
-# Packages whose classes wrap the real failure even where the table has no line for the class.
-WRAPPING_PACKAGES = frozenset({"urllib"})
-
 
 # Attribute names, in the order in which they are read.
 
@@ -218,9 +181,11 @@ RESPONSE_STATUSES = ("status_code", "status", "code")
 RESPONSE_KEYS = ("status", "status_code", "statusCode")
 # "code" is not here: it is an SMTP, AMQP, libcurl, MongoDB, WebSocket or exit code as often as a status.
 ERROR_STATUSES = ("status_code", "status", "http_status", "response_code", "errcode")
+OWN_EXCHANGE = (*ERROR_STATUSES, "meta", "code")
 DELAY_ATTRIBUTES = ("retry_after", "retry_after_s", "backoff")
 # True is a strong word. False is weak: several libraries say it of a refused connection.
 CLAIM_ATTRIBUTES = ("retryable", "retriable", "should_retry")
+SQLSTATE_ATTRIBUTES = ("sqlstate", "pgcode")
 INNER_ATTRIBUTES = (
     "orig",
     "inner_exception",
@@ -231,4 +196,14 @@ INNER_ATTRIBUTES = (
     "cause",
     "exception",
     "source",
+)
+# All of these at once: most errors have none, and need not be asked one by one. In this order, since reading
+# "code" warns on some that have a "status".
+EVIDENCE = (
+    *RESPONSE_ATTRIBUTES,
+    "headers",
+    *DELAY_ATTRIBUTES,
+    *CLAIM_ATTRIBUTES,
+    *SQLSTATE_ATTRIBUTES,
+    *OWN_EXCHANGE,
 )

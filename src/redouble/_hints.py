@@ -30,10 +30,13 @@ from __future__ import annotations
 
 import time
 
+from ._headers import plain_text, reader, silent
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
+    from collections.abc import Callable
+
+    from ._headers import Ask, Names
 
     # Takes a stripped text and the moment to measure from; raises one of _GARBAGE if it cannot read it.
     Parser = Callable[[str, float], float]
@@ -41,8 +44,7 @@ if TYPE_CHECKING:
 _GARBAGE = (ValueError, LookupError, OverflowError, OSError)
 _LONGEST_TEXT = 256  # characters of a header value; the longest honest one is a RateLimit of many policies
 _LONGEST_NUMBER = 32  # characters; keeps float() finite and fast
-_MOST_HEADERS = 200
-_MANY: tuple[type[Any], ...] = (list, tuple)
+_EPOCH_DIGITS = 10  # of seconds since 1970, since 2001; what has less is a delay
 
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -66,6 +68,8 @@ def _number(text: str) -> float:
 
 
 def _seconds(text: str, now: float) -> float:
+    if len(text) <= _LONGEST_NUMBER and text.isdigit():
+        return float(text)
     return max([_number(part) for part in text.split(",")])
 
 
@@ -216,73 +220,11 @@ def _remaining(name: str) -> str:
     return name.removesuffix("-after").replace("reset", "remaining")
 
 
-# Probing: nothing found is trusted, and nothing but get and items is ever called
-
-
-def _text(value: Any) -> str | None:
-    """A header's value or name as plain text; None for what no HTTP client would put there."""
-    if type(value) is str:
-        return value
-    try:
-        if isinstance(value, _MANY):
-            value = value[0]
-        # Through the base types: a subclass may print itself in any way (numpy: np.float64(1.5)).
-        if isinstance(value, str):
-            return str.__str__(value)
-        if isinstance(value, bytes):
-            return bytes.decode(value, "latin-1")
-        if isinstance(value, float):
-            text = float.__repr__(value)
-            return float.__format__(value, "f") if "e" in text else text
-        if isinstance(value, int) and not isinstance(value, bool):
-            return int.__repr__(value)
-    except Exception:  # noqa: BLE001 - __class__, [0] and the rest may be anybody's code
-        return None
-    return None
-
-
-def _call(headers: object, method: str, *args: str) -> Any:
-    try:
-        # Asked of the class: a mock has every attribute, its class has not, so no mock is ever called.
-        return getattr(headers, method)(*args) if hasattr(type(headers), method) else None
-    except Exception:  # noqa: BLE001 - as above
-        return None
-
-
-def _items(headers: Any) -> list[Any]:
-    """The first 200 headers as they are kept; nothing if reading them raises."""
-    try:
-        items = _call(headers, "items")
-        source: Iterator[Any] = iter(headers if items is None else items)
-        # Reading an iterator would use up what belongs to the caller.
-        return (
-            [] if source is headers else [item for _, item in zip(range(_MOST_HEADERS), source, strict=False)]
-        )
-    except Exception:  # noqa: BLE001 - as above
-        return []
-
-
-def _pair(item: Any) -> tuple[str, str] | None:
-    """Name, in lower case, and value of one header."""
-    try:
-        name, value = [_text(part) for part in item] if isinstance(item, _MANY) else (None, None)
-    except Exception:  # noqa: BLE001 - as above
-        return None
-    return None if name is None or value is None else (name.lower(), value)
-
-
-def _reader(headers: object) -> Callable[[str], str | None]:
-    """Looks headers up by lower-case name, after one pass where ``header`` would make one per name."""
-    items = _items(headers)
-    pairs = [pair for pair in map(_pair, items) if pair]
-    if not pairs or len(items) == _MOST_HEADERS:  # cannot be passed over, or not to the end: ask by name
-        return lambda name: header(headers, name)
-    folded: dict[str, str] = {}
-    for name, value in pairs:
-        before = folded.setdefault(name, value)
-        if before != value:
-            folded[name] = f"{before}, {value}"
-    return folded.get
+_DELAYS = [name for _, _, names in _ROWS for name in names]
+_NAMES = [*_DELAYS, *map(_remaining, _DELAYS), *_SHOULD_RETRY]
+# Date is not among them: it rides on every answer, and is looked up only to measure a moment from.
+# Apart, as comparing texts with bytes is an error under python -bb.
+INTERESTING: Names = (frozenset(_NAMES), frozenset(map(str.encode, _NAMES)))
 
 
 def _parse(parser: Parser, text: str | None, now: float) -> float | None:
@@ -309,29 +251,7 @@ def parse_retry_after(value: object, /, *, now: float | None = None) -> float | 
     >>> parse_retry_after("Fri, 31 Dec 1999 23:59:59 GMT", now=946684769)
     30.0
     """
-    return _parse(_after, _text(value), time.time() if now is None else now)
-
-
-def header(headers: object, name: str, /) -> str | None:
-    """The value of one header, from anything that looks like headers; None if it is not there.
-
-    Takes mappings with ``get`` or ``items`` and iterables of pairs (not iterators, which would be used up),
-    with names in any case. Of a list of values the first counts. Never raises, never calls a mock.
-
-    >>> header({"RETRY-AFTER": b"7"}, "Retry-After"), header([("retry-after", 7)], "Retry-After")
-    ('7', '7')
-    """
-    if headers is None:
-        return None
-    lower = name.lower()
-    for spelling in (lower, name.title(), name):
-        value = _text(_call(headers, "get", spelling))
-        if value is not None:
-            return value
-    for pair in map(_pair, _items(headers)):
-        if pair and pair[0] == lower:
-            return pair[1]
-    return None
+    return _parse(_after, plain_text(value), time.time() if now is None else now)
 
 
 def headers_hint(headers: object, /, *, status: int | None = None, now: float | None = None) -> float | None:
@@ -346,22 +266,35 @@ def headers_hint(headers: object, /, *, status: int | None = None, now: float | 
     >>> headers_hint(exhausted, status=429), headers_hint(exhausted, status=500)
     (45.0, None)
     """
-    ask = _reader(headers)
-    clock = time.time() if now is None else now
-    date = _parse(_http_date, ask("date"), clock)
-    origin = clock if date is None else date
+    return hint(reader(headers, INTERESTING), status, now)
+
+
+def hint(ask: Ask, status: int | None, now: float | None) -> float | None:
+    """The same from a reader of headers."""
+    if ask is silent:
+        return None
     for parser, reset, names in _ROWS:
         if reset and status not in _RESET_STATUSES:
             continue
-        delays = [
-            _parse(parser, ask(name), origin)
-            for name in names
-            if not (reset and _parse(_left, ask(_remaining(name)), origin))
-        ]
-        known = [delay for delay in delays if delay is not None]
-        if known:
-            return max(known)
+        longest = None
+        for name in names:
+            text = ask(name)
+            if text is None or (reset and _parse(_left, ask(_remaining(name)), 0.0)):
+                continue
+            delay = _delay(parser, text, ask, now)
+            if delay is not None and (longest is None or delay > longest):
+                longest = delay
+        if longest is not None:
+            return longest
     return None
+
+
+def _delay(parser: Parser, text: str, ask: Ask, now: float | None) -> float | None:
+    if len(text) < _EPOCH_DIGITS and text.isdigit():  # no moment, so nothing to measure from
+        return float(text) if parser is _after and text.isascii() else _parse(parser, text, 0.0)
+    clock = time.time() if now is None else now
+    date = _parse(_http_date, ask("date"), clock)
+    return _parse(parser, text, clock if date is None else date)
 
 
 def limited(headers: object, /) -> bool:
@@ -370,7 +303,11 @@ def limited(headers: object, /) -> bool:
     >>> limited({"X-RateLimit-Remaining": "0"}), limited({"X-RateLimit-Remaining": "7"})
     (True, False)
     """
-    ask = _reader(headers)
+    return shows_limit(reader(headers, INTERESTING))
+
+
+def shows_limit(ask: Ask) -> bool:
+    """The same from a reader of headers."""
     for parser, reset, names in _ROWS:
         for name in names:
             if reset and _parse(_left, ask(_remaining(name)), 0.0) == 0:
@@ -386,9 +323,14 @@ def should_retry(headers: object, /) -> bool | None:
     >>> should_retry({"x-should-retry": "false"}), should_retry({"Stripe-Should-Retry": "true"})
     (False, True)
     """
-    ask = _reader(headers)
+    return word(reader(headers, INTERESTING))
+
+
+def word(ask: Ask) -> bool | None:
+    """The same from a reader of headers."""
     for name in _SHOULD_RETRY:
-        verdict = _TRUTH.get((ask(name) or "").strip(" \t").lower())
+        text = ask(name)
+        verdict = None if text is None else _TRUTH.get(text.strip(" \t").lower())
         if verdict is not None:
             return verdict
     return None

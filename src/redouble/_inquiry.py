@@ -7,18 +7,39 @@ is permanent, and a layer that shows that nothing was sent makes the whole unpro
 from __future__ import annotations
 
 from ._catalogue import Cause
-from ._hints import headers_hint
-from ._questions import NOTHING, QUESTIONS, Case, Verdict, http_reason, http_verdict, table_row, wraps
-from ._shapes import class_name, inner, leaves, lineage, real, request, result_exchange
+from ._classes import CERTIFICATE_TEXT
+from ._codes import aws
+from ._exchange import request, result_exchange
+from ._headers import reader
+from ._hints import INTERESTING, hint
+from ._kinds import kind_of
+from ._questions import NOTHING, Case, Verdict, first_answer, http_reason, http_verdict
+from ._shapes import class_name, inner, leaves, message, real
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ._kinds import Kind
+
 _NO_RESPONSE = Verdict(False)  # without a reason: of an ordinary result there is nothing to say
 _DEEPEST = 8  # layers of wrapping
 _WIDEST = 64  # errors looked at inside one
 _MOST_REQUESTS = 10_000  # errors asked for their request
+
+
+def examined(failure: object, statuses: frozenset[int], now: float | None) -> Verdict:
+    """The verdict on one failure. What answers for itself, as nearly all do, needs no inquiry."""
+    case = None
+    if real(failure, BaseException):
+        kind = kind_of(type(failure))
+        if kind.failure and not kind.group:
+            case = Case(failure, kind, statuses, now)
+            found = first_answer(case)
+            if found is not None:
+                return found
+    inquiry = Inquiry(statuses, None, now)
+    return inquiry.failure(failure) if case is None else inquiry.opened(case, 0)
 
 
 class Inquiry:
@@ -29,7 +50,7 @@ class Inquiry:
     def __init__(
         self,
         statuses: frozenset[int],
-        corrected: Callable[[BaseException, Verdict], Verdict],
+        corrected: Callable[[BaseException, Verdict], Verdict] | None,
         now: float | None,
     ) -> None:
         self.statuses = statuses
@@ -40,30 +61,41 @@ class Inquiry:
         self.left = _WIDEST
 
     def failure(self, failure: object) -> Verdict:
-        return self.error(failure, 0) if real(failure, BaseException) else self.result(failure)
+        if not real(failure, BaseException):
+            return self.result(failure)
+        return self.error(failure, 0)
 
     def result(self, result: object) -> Verdict:
         status, headers = result_exchange(result)
         if status is None:
             return _NO_RESPONSE
-        hint = headers_hint(headers, status=status, now=self.now)
+        ask = reader(headers, INTERESTING)
+        wait = hint(ask, status, self.now)
         if status < 400 and status not in self.statuses:
-            return Verdict(False, Cause.unknown, status, hint, http_reason(status, headers, hint, None))
-        return http_verdict(status, headers, hint, None, self.statuses)
+            return Verdict(False, Cause.unknown, status, wait, http_reason(status, ask, wait, None))
+        answer = aws(result)
+        if answer is not None:
+            row, reason = answer[:2]
+            return Verdict(row.retryable, row.cause, status, wait, reason, row.unprocessed)
+        return http_verdict(status, ask, wait, None, self.statuses)
 
     def error(self, exc: BaseException, depth: int) -> Verdict:
-        if not real(exc, Exception):
+        kind = kind_of(type(exc))
+        if not kind.failure:
             return Verdict(False, Cause.permanent, reason=f"{class_name(exc)} is not a failure")
-        known = self.seen.get(id(exc))
-        if known is not None:
-            return known[1]
-        self.seen[id(exc)] = exc, NOTHING
-        found = self.group(exc, depth) if real(exc, ExceptionGroup) else self.single(exc, depth)
-        found = self.corrected(exc, found)
-        self.seen[id(exc)] = exc, found
+        if depth:
+            known = self.seen.get(id(exc))
+            if known is not None:
+                return known[1]
+        found = self.group(exc, depth) if kind.group else self.single(exc, kind, depth)
+        if self.corrected is not None:
+            found = self.corrected(exc, found)
+        if depth:
+            self.seen[id(exc)] = exc, found
         return found
 
     def group(self, exc: BaseException, depth: int) -> Verdict:
+        self.seen[id(exc)] = exc, NOTHING
         verdicts: list[Verdict] = []
         for leaf in leaves(exc):
             self.left = _WIDEST
@@ -73,20 +105,20 @@ class Inquiry:
         status = decisive.status if len({found.status for found in verdicts}) == 1 else None
         unprocessed = all(found.unprocessed for found in verdicts)
         reason = f"{decisive.reason} in a group of {len(verdicts)}"
-        hint = max(hints, default=None)
-        return Verdict(decisive.retryable, decisive.cause, status, hint, reason, unprocessed)
+        wait = max(hints, default=None)
+        return Verdict(decisive.retryable, decisive.cause, status, wait, reason, unprocessed)
 
-    def single(self, exc: BaseException, depth: int) -> Verdict:
-        case = Case(exc, self.statuses, self.now)
-        for question in QUESTIONS:
-            found = question(case)
-            if found is not None:
-                return found
+    def single(self, exc: BaseException, kind: Kind, depth: int) -> Verdict:
+        case = Case(exc, kind, self.statuses, self.now)
+        return first_answer(case) or self.opened(case, depth)
+
+    def opened(self, case: Case, depth: int) -> Verdict:
         return self.inside(case, depth) or self.outside(case)
 
     def inside(self, case: Case, depth: int) -> Verdict | None:
         if depth >= _DEEPEST:
             return None
+        self.seen[id(case.exc)] = case.exc, NOTHING
         for wrapped in inner(case.exc, case.deep):
             self.left -= 1
             if self.left < 0:
@@ -97,8 +129,12 @@ class Inquiry:
         return None
 
     def outside(self, case: Case) -> Verdict:
-        if case.row is not None:
-            return case.verdict(case.row, class_name(case.exc))
+        row = case.row
+        if row is not None and row.retryable and CERTIFICATE_TEXT in message(case.exc):
+            reason = f"certificate verify failed inside {class_name(case.exc)}"
+            return Verdict(False, Cause.permanent, case.status, case.hint, reason)
+        if row is not None:
+            return case.verdict(row, class_name(case.exc))
         reason = f"{class_name(case.exc)}: {NOTHING.reason}"
         return Verdict(False, Cause.unknown, case.status, case.hint, reason)
 
@@ -127,8 +163,7 @@ def requests(failure: object, seen: dict[int, object], depth: int) -> list[tuple
     if method is not None or key:
         return [(method, key)]
     if real(failure, BaseException):
-        names = lineage(type(failure))
-        for wrapped in inner(failure, wraps(names, table_row(names))):
+        for wrapped in inner(failure, kind_of(type(failure)).deep):
             found = requests(wrapped, seen, depth + 1)
             if found:
                 return found

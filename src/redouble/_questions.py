@@ -1,7 +1,8 @@
 """The questions about one exception or one HTTP status: the evidence, in the order in which it counts.
 
 Each question is a function that gives a verdict, or None to pass on to the next; ``QUESTIONS`` is the order.
-What is known is in ``_catalogue``, codes are read in ``_codes``, strangers' objects in ``_shapes``.
+What is known is in ``_catalogue``, ``_codebook`` and ``_classes``, codes are read in ``_codes`` and
+``_database_codes``, strangers' objects in ``_shapes``.
 """
 
 from __future__ import annotations
@@ -10,27 +11,34 @@ import errno
 
 from ._catalogue import (
     ASKED_TO_WAIT,
-    BUILTINS,
     CLAIM_ATTRIBUTES,
-    CLASSES,
     ERRNOS,
-    LOST_OR_WRAPPER,
+    EVIDENCE,
+    HOPELESS_CODES,
     MADE_UP_STATUSES,
+    RETRYABLE_STATUSES,
     RETRYABLE_WHEN_HINTED,
     SAID_SO,
     STATUS_CAUSES,
     UNPROCESSED_STATUSES,
     UNPROCESSED_WHEN_HINTED,
     WINERRORS,
-    WRAPPING_PACKAGES,
     Cause,
     Row,
 )
-from ._codes import coded
-from ._hints import header, headers_hint, limited, should_retry
-from ._record import Record, assign
-from ._shapes import class_name, delay, error_exchange, lineage, probe, real, whole
-from .errors import RedoubleError
+from ._database_codes import sqlstate
+from ._exchange import error_exchange
+from ._headers import reader, silent
+from ._hints import INTERESTING, hint, shows_limit, word
+from ._record import Record
+from ._shapes import class_name, delay, entry, lacks, probe, text, whole
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ._headers import Ask
+    from ._kinds import Kind
 
 
 class Verdict(Record):
@@ -62,73 +70,129 @@ class Verdict(Record):
         reason: str = "",
         unprocessed: bool = False,
     ) -> None:
-        assign(self, "retryable", retryable)
-        assign(self, "cause", cause)
-        assign(self, "status", status)
-        assign(self, "retry_after", retry_after)
-        assign(self, "reason", reason)
-        assign(self, "unprocessed", unprocessed)
+        # By the slots themselves, since there is one verdict for each failure.
+        _set_retryable(self, retryable)
+        _set_cause(self, cause)
+        _set_status(self, status)
+        _set_retry_after(self, retry_after)
+        _set_reason(self, reason)
+        _set_unprocessed(self, unprocessed)
 
 
+_set_retryable, _set_cause, _set_status, _set_retry_after, _set_reason, _set_unprocessed = [
+    Verdict.__dict__[field].__set__ for field in Verdict._fields
+]
 NOTHING = Verdict(False, reason="nothing is known about it")
 
 
 class Case:
     """What the questions share about one exception."""
 
-    __slots__ = ("deep", "delay", "exc", "headers", "hint", "names", "row", "status", "statuses")
+    __slots__ = (
+        "ask",
+        "bare",
+        "deep",
+        "delay",
+        "exc",
+        "headers",
+        "hint",
+        "kind",
+        "row",
+        "status",
+        "statuses",
+    )
 
-    def __init__(self, exc: BaseException, statuses: frozenset[int], now: float | None) -> None:
+    def __init__(self, exc: BaseException, kind: Kind, statuses: frozenset[int], now: float | None) -> None:
         self.exc = exc
+        self.kind = kind
         self.statuses = statuses
-        self.names = lineage(type(exc))
-        self.row = table_row(self.names)
-        self.deep = wraps(self.names, self.row)
-        self.status, self.headers = error_exchange(exc)
-        self.delay = delay(exc, now)
-        hint = None if self.headers is None else headers_hint(self.headers, status=self.status, now=now)
-        self.hint = self.delay if hint is None else hint
+        self.row = kind.row
+        self.deep = kind.deep
+        self.status: int | None = None
+        self.headers: object = None
+        self.delay: float | None = None
+        self.hint: float | None = None
+        self.ask: Ask = silent
+        self.bare = kind.warns or lacks(exc, EVIDENCE)
+        if not self.bare:
+            self._look(now)
+
+    def _look(self, now: float | None) -> None:
+        self.status, self.headers = error_exchange(self.exc)
+        self.delay = self.hint = delay(self.exc, now)
+        if self.headers is not None:
+            self.ask = reader(self.headers, INTERESTING)
+            if self.ask is not silent:
+                found = hint(self.ask, self.status, now)
+                self.hint = self.delay if found is None else found
 
     def verdict(self, row: Row, reason: str) -> Verdict:
         """A row of the catalogue, with the status and the hint of this exception."""
         return Verdict(row.retryable, row.cause, self.status, self.hint, reason, row.unprocessed)
 
 
-def table_row(names: list[tuple[str, str]]) -> Row | None:
-    """The row of a class in the table, or that of its nearest base."""
-    for package, name in names:
-        row = CLASSES.get(f"{package}.{name}")
-        if row is not None:
-            return row
-    return None
-
-
-def wraps(names: list[tuple[str, str]], row: Row | None) -> bool:
-    """Whether a class is known to wrap others, so that any place where they may hide is searched."""
-    return row.inside if row is not None else any(package in WRAPPING_PACKAGES for package, _ in names)
-
-
 def _own(case: Case) -> Verdict | None:
     """Is it redouble's own? Then there was a decision already."""
-    if not real(case.exc, RedoubleError):
+    if not case.kind.own:
         return None
     return Verdict(False, Cause.permanent, reason=f"redouble's own {class_name(case.exc)}")
 
 
 def _code(case: Case) -> Verdict | None:
-    """Does it carry a code of its package?"""
-    answer = coded(case.exc, case.names)
-    return None if answer is None else case.verdict(*answer)
+    """Does it carry a code of its package, or an SQLSTATE?"""
+    answer = None
+    for read in case.kind.readers:
+        answer = read(case.exc)
+        if answer is not None:
+            break
+    else:
+        # Of all packages; but what has the headers of an HTTP answer comes from no database.
+        answer = None if case.bare or case.headers is not None else sqlstate(case.exc)
+    if answer is None:
+        return None
+    row, reason, *waits = answer
+    if waits and case.hint is None:
+        case.hint = waits[0]
+    if row.inside:  # not an answer yet: what to think of it if nothing better is found inside
+        case.row, case.deep = row, True
+        return None
+    return case.verdict(row, reason)
 
 
 def _status(case: Case) -> Verdict | None:
     """Does it report an HTTP status that is a failure?"""
-    if case.status is None or (case.status < 400 and case.status not in case.statuses):
+    status = case.status
+    if status is None or (status < 400 and status not in case.statuses):
         return None
-    if case.headers is None and any((package, case.status) in MADE_UP_STATUSES for package, _ in case.names):
+    if case.headers is None and any((package, status) in MADE_UP_STATUSES for package, _ in case.kind.names):
         case.status = None
         return None
-    return http_verdict(case.status, case.headers, case.hint, case.delay, case.statuses)
+    if status == 429:
+        limit = _hopeless(case.exc)
+        if limit is not None:
+            return Verdict(False, Cause.rate_limited, status, None, f"HTTP 429, {limit}", True)
+    if case.hint is None and case.ask is silent and case.statuses is RETRYABLE_STATUSES:
+        # Nothing but the status tells, so each is judged only once.
+        if status not in _judged:
+            _judged[status] = http_verdict(status, silent, None, None, RETRYABLE_STATUSES)
+        return _judged[status]
+    return http_verdict(status, case.ask, case.hint, case.delay, case.statuses)
+
+
+_judged: dict[int, Verdict] = {}
+
+
+def _hopeless(exc: BaseException) -> str | None:
+    """The vendor's code for a limit that no wait cures, if the error carries one."""
+    # Where there is a status, as with aiohttp, .code warns when it is read.
+    if whole(probe(exc, "status")) is not None or lacks(exc, ("code", "body")):
+        return None
+    body = probe(exc, "body")
+    for found in (probe(exc, "code"), entry(body, "code"), entry(entry(body, "error"), "code")):
+        code = text(found)
+        if code in HOPELESS_CODES:
+            return code
+    return None
 
 
 def _class(case: Case) -> Verdict | None:
@@ -142,6 +206,8 @@ def _word(case: Case) -> Verdict | None:
     """Does it say itself that it may be retried?"""
     if case.delay is not None:
         return case.verdict(ASKED_TO_WAIT, f"{class_name(case.exc)} that asks to wait {case.delay:g} s")
+    if case.bare or (case.row is not None and case.row.retryable):
+        return None  # the latter is a wrapper that is retried anyway, but may hold better evidence
     for name in CLAIM_ATTRIBUTES:
         if probe(case.exc, name) is True:
             return case.verdict(SAID_SO, f"{class_name(case.exc)} with {name}=True")
@@ -150,32 +216,67 @@ def _word(case: Case) -> Verdict | None:
 
 def _system(case: Case) -> Verdict | None:
     """Does the operating system's class or number tell?"""
-    exc = case.exc
-    if case.row is not None or not real(exc, OSError):
+    exc, kind = case.exc, case.kind
+    if case.row is not None or not kind.system:
         return None
     number = whole(probe(exc, "errno"))
     name = errno.errorcode.get(number) if number is not None else None
-    row = next((row for kind, row in BUILTINS if real(exc, kind)), None)
+    row = kind.builtin or WINERRORS.get(whole(probe(exc, "winerror")) or 0) or ERRNOS.get(number or 0)
     if row is None:
-        row = WINERRORS.get(whole(probe(exc, "winerror")) or 0) or ERRNOS.get(number or 0)
-    if row is None and real(exc, ConnectionError):
-        case.row = LOST_OR_WRAPPER
-    if row is None:
+        case.row = kind.vague
         return None
     return case.verdict(row, class_name(exc) + (f" ({name or number})" if number is not None else ""))
 
 
-QUESTIONS = (_own, _code, _status, _class, _word, _system)
+# With what each looks at, for those who ask why.
+QUESTIONS: tuple[tuple[str, Callable[[Case], Verdict | None]], ...] = (
+    ("own error", _own),
+    ("code", _code),
+    ("HTTP status", _status),
+    ("class", _class),
+    ("own word", _word),
+    ("operating system", _system),
+)
+
+
+def first_answer(case: Case) -> Verdict | None:
+    """The verdict of the first question that has one."""
+    for _, question in QUESTIONS:
+        found = question(case)
+        if found is not None:
+            return found
+    return None
 
 
 def http_verdict(
-    status: int, headers: object, hint: float | None, own: float | None, statuses: frozenset[int]
+    status: int, ask: Ask, hint: float | None, own: float | None, statuses: frozenset[int]
 ) -> Verdict:
     """What a status means beside its headers; ``own`` is a delay that the exception itself hands on."""
     # A 403 needs more than a reset header, which rides on every answer.
-    hinted = hint is not None if status != 403 else own is not None or limited(headers)
-    word = should_retry(headers)
-    retryable = word
+    hinted = hint is not None if status != 403 else own is not None or shows_limit(ask)
+    said = None if ask is silent else word(ask)
+    if statuses is not RETRYABLE_STATUSES:
+        retryable, cause, unprocessed = _outcome(status, hinted, said, statuses)
+    else:
+        evidence = status, hinted, said
+        outcome = _outcomes.get(evidence)
+        if outcome is None:
+            outcome = _outcomes[evidence] = _outcome(status, hinted, said, statuses)
+        retryable, cause, unprocessed = outcome
+    reason = http_reason(status, ask, hint, said)
+    if hint is None and cause is Cause.rate_limited:
+        reason += " (rate limited)"
+    return Verdict(retryable, cause, status, hint, reason, unprocessed)
+
+
+# What a status means to the default classifier, by hint and should-retry header: 3,000 entries at most.
+_outcomes: dict[tuple[int, bool, bool | None], tuple[bool, Cause, bool]] = {}
+
+
+def _outcome(
+    status: int, hinted: bool, said: bool | None, statuses: frozenset[int]
+) -> tuple[bool, Cause, bool]:
+    retryable = said
     if retryable is None:
         as_500 = status >= 500 and status not in STATUS_CAUSES and 500 in statuses
         retryable = status in statuses or as_500 or (hinted and status in RETRYABLE_WHEN_HINTED)
@@ -183,24 +284,22 @@ def http_verdict(
     cause = Cause.rate_limited if status == 403 and hinted else _status_cause(status)
     if retryable and cause is Cause.permanent:
         cause = Cause.unavailable  # whoever knows better says that it passes
-    reason = http_reason(status, headers, hint, word)
-    if cause is Cause.rate_limited and hint is None:
-        reason += " (rate limited)"
-    return Verdict(retryable, cause, status, hint, reason, unprocessed)
+    return retryable, cause, unprocessed
 
 
 def _status_cause(status: int) -> Cause:
-    if status < 400:
-        return Cause.unknown
-    return STATUS_CAUSES.get(status, Cause.permanent if status < 500 else Cause.server_error)
+    found = STATUS_CAUSES.get(status)
+    if found is not None:
+        return found
+    return Cause.unknown if status < 400 else Cause.permanent if status < 500 else Cause.server_error
 
 
-def http_reason(status: int, headers: object, hint: float | None, word: bool | None) -> str:
+def http_reason(status: int, ask: Ask, hint: float | None, said: bool | None) -> str:
     """The evidence in words: the status, the delay, and the server's own verdict."""
     reason = f"HTTP {status}"
     if hint is not None:
-        given = "Retry-After:" if header(headers, "Retry-After") is not None else "a delay of"
+        given = "Retry-After:" if ask("retry-after") is not None else "a delay of"
         reason += f" with {given} {hint:g}"
-    if word is not None:
-        reason += ", which the server says to retry" if word else ", which the server says not to retry"
+    if said is not None:
+        reason += ", which the server says to retry" if said else ", which the server says not to retry"
     return reason

@@ -1,4 +1,4 @@
-"""Reading strangers' objects: where status, headers, request and inner errors sit, found by shape.
+"""Reading strangers' objects: attributes, classes and inner errors. Responses are for ``_exchange``.
 
 The rules of this file:
 
@@ -7,24 +7,17 @@ The rules of this file:
 - ``isinstance`` asks the object for its ``__class__``, and class attributes ask the metaclass. ``real`` and
   the descriptors of ``type`` and ``BaseException`` ask nobody.
 - Nothing found is called, converted, compared, tested for truth, measured or iterated. Bodies are not read.
+  The exceptions are ``obtained`` and ``pairs``, for methods and metadata of packages known by name.
 """
 
 from __future__ import annotations
 
 import sys
+from itertools import islice
 
-from ._catalogue import (
-    ALIASES,
-    DELAY_ATTRIBUTES,
-    ERROR_STATUSES,
-    INNER_ATTRIBUTES,
-    REPEATABLE_METHODS,
-    RESPONSE_ATTRIBUTES,
-    RESPONSE_KEYS,
-    RESPONSE_STATUSES,
-    UNREPEATABLE_METHODS,
-)
-from ._hints import header, parse_retry_after
+from ._catalogue import DELAY_ATTRIBUTES, INNER_ATTRIBUTES
+from ._classes import ALIASES
+from ._hints import parse_retry_after
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +41,8 @@ LIST: type[list[Any]] = list
 TUPLE: type[tuple[Any, ...]] = tuple
 
 _FIRST = 4  # of an exception's args
-_MOST = 200  # of a dict's values
+_MOST = 200  # of a dict's values, of metadata
+_LONGEST_MESSAGE = 2000  # characters that are searched
 
 
 # One attribute, one value
@@ -87,8 +81,29 @@ def text(value: object) -> str | None:
     return str.__str__(value) if real(value, str) else None
 
 
+def obtained(thing: object, method: str, *given: str) -> Any:
+    """What a method of a known package gives; None where there is none or it raises."""
+    found = probe(thing, method)
+    try:
+        return found(*given) if callable(found) else None
+    except Exception:  # noqa: BLE001 - a stranger's code
+        return None
+
+
+def pairs(found: Any) -> list[tuple[str | None, object]]:
+    """The first pairs of a key and a value in the metadata of a known package."""
+    try:
+        items: list[Any] = list(islice(found, _MOST))
+    except Exception:  # noqa: BLE001 - None, or a stranger's code
+        return []
+    tuples = [tuple(TUPLE.__iter__(item)) for item in items if real(item, TUPLE)]
+    return [(text(pair[0]), pair[1]) for pair in tuples if len(pair) == 2]
+
+
 def status_code(value: object) -> int | None:
     """An HTTP status: an int from 100 to 599, or three ASCII digits."""
+    if type(value) is int:  # as nearly always
+        return value if 100 <= value <= 599 else None
     number = whole(value)
     if number is None:
         digits = str.__str__(value) if real(value, str) else ""
@@ -98,12 +113,25 @@ def status_code(value: object) -> int | None:
     return number if 100 <= number <= 599 else None
 
 
+def lacks(thing: object, names: tuple[str, ...]) -> bool:
+    """Whether a thing certainly has nothing under any of these names, which is the usual case."""
+    try:
+        for name in names:
+            if getattr(thing, name, None) is not None:
+                return False
+    except Exception:  # noqa: BLE001 - as in probe
+        return False
+    return True
+
+
 def delay(exc: BaseException, now: float | None) -> float | None:
     """The seconds that a library has already read from the answer and hands on as an attribute."""
+    if lacks(exc, DELAY_ATTRIBUTES):
+        return None
     for name in DELAY_ATTRIBUTES:
         value = probe(exc, name)
         # A timedelta can only come from where it was imported.
-        if type(value) is probe(sys.modules.get("datetime"), "timedelta"):
+        if value is not None and type(value) is probe(sys.modules.get("datetime"), "timedelta"):
             value = value.total_seconds()
         found = None if value is None else parse_retry_after(value, now=now)
         if found is not None:
@@ -122,6 +150,15 @@ def class_name(thing: object) -> str:
 def arguments(exc: BaseException) -> tuple[object, ...]:
     """What an exception was made with, whatever its class does to ``args``."""
     return _args(exc)
+
+
+def message(exc: BaseException) -> str:
+    """The text that an exception was made with; ``str`` might run anything."""
+    for found in _args(exc)[:_FIRST]:
+        said = text(found)
+        if said is not None:
+            return said[:_LONGEST_MESSAGE]
+    return ""
 
 
 def ancestry(kind: type) -> tuple[type, ...]:
@@ -178,129 +215,12 @@ def inner(exc: BaseException, everything: bool) -> Iterator[Exception]:
 
 def _wrapped(exc: BaseException) -> Iterator[object]:
     yield _cause(exc)
-    for name in INNER_ATTRIBUTES:
-        yield probe(exc, name)
+    if not lacks(exc, INNER_ATTRIBUTES):
+        for name in INNER_ATTRIBUTES:
+            yield probe(exc, name)
     errors = probe(exc, "errors")
     if real(errors, DICT):
         yield from list(DICT.values(errors))[:_MOST]
     yield entry(probe(exc, "kwargs"), "error")
     yield from _args(exc)[:_FIRST]
     yield _context(exc)
-
-
-# Responses
-
-
-def result_exchange(result: object) -> tuple[int | None, Any]:
-    """Status and headers of what a call returned; no status unless it looks like a response.
-
-    A job, a process or a row may well have a status, so that name counts only beside headers.
-    """
-    if real(result, TUPLE):
-        return _triple(tuple(TUPLE.__iter__(result)))
-    status, headers = _exchange(result)
-    if headers is None and status_code(probe(result, "status_code")) is None:
-        return None, None
-    return status, headers
-
-
-def _triple(parts: tuple[object, ...]) -> tuple[int | None, Any]:
-    """(status, headers, body)"""
-    if len(parts) != 3 or whole(parts[0]) is None or not looks_like_headers(parts[1]):
-        return None, None
-    return status_code(parts[0]), parts[1]
-
-
-def looks_like_headers(thing: object) -> bool:
-    """Whether headers may be looked up in a thing: a mapping, or a list of pairs."""
-    if real(thing, LIST):
-        first = LIST.__getitem__(thing, 0) if LIST.__len__(thing) else ("", "")
-        return real(first, TUPLE) and TUPLE.__len__(first) == 2
-    return real(thing, DICT) or probe(type(thing), "items") is not None
-
-
-def _exchange(response: object) -> tuple[int | None, Any]:
-    metadata = entry(response, "ResponseMetadata")
-    if real(metadata, DICT):  # botocore
-        headers = entry(metadata, "HTTPHeaders")
-        return status_code(entry(metadata, "HTTPStatusCode")), {} if headers is None else headers
-    status = _first_status(response, RESPONSE_STATUSES)
-    headers = probe(response, "headers")
-    if not real(response, DICT):
-        return status, headers
-    if status is not None:  # httplib2: the response is the mapping of its headers
-        return status, response if headers is None else headers
-    keyed = (status_code(entry(response, key)) for key in RESPONSE_KEYS)
-    return next((status for status in keyed if status is not None), None), entry(response, "headers")
-
-
-def _first_status(thing: object, names: tuple[str, ...]) -> int | None:
-    for name in names:
-        status = status_code(probe(thing, name))
-        if status is not None:
-            return status
-    return None
-
-
-def error_exchange(exc: BaseException) -> tuple[int | None, Any]:
-    """Status and headers of the answer that an exception reports; each None where there is none."""
-    responses = _responses(exc)
-    headers = probe(exc, "headers")
-    for response in responses:
-        status, found = _exchange(response)
-        headers = found if headers is None else headers
-        if status is not None:
-            return status, headers if found is None else found
-    meta = probe(exc, "meta")
-    if headers is None:
-        headers = probe(meta, "headers")
-    status = _first_status(exc, ERROR_STATUSES)
-    if status is None:
-        status = status_code(probe(meta, "status"))
-    if status is None:
-        status = _code(exc, beside=bool(responses) or headers is not None)
-    return status, headers
-
-
-def _responses(thing: object) -> list[object]:
-    return [found for name in RESPONSE_ATTRIBUTES if (found := probe(thing, name)) is not None]
-
-
-def _code(exc: BaseException, beside: bool) -> int | None:
-    """``.code``, where it can only be a status: of the type that says so, or beside a response or headers."""
-    if whole(probe(exc, "status")) is not None:
-        return None  # aiohttp's other name for the same thing, which warns when it is read
-    code = probe(exc, "code")
-    if beside or type(code) is probe(sys.modules.get("http"), "HTTPStatus"):
-        return status_code(code)
-    return None
-
-
-# Requests
-
-
-def request(failure: object) -> tuple[str | None, bool]:
-    """The method of the failed request, and whether it was sent with an idempotency key."""
-    responses = _responses(failure)
-    holders = [failure, *responses]
-    requests = [probe(holder, name) for holder in holders for name in ("request", "request_info")]
-    key = any((header(probe(found, "headers"), "Idempotency-Key") or "").strip() for found in requests)
-    for found in requests:
-        method = _method(probe(found, "method"))
-        if method is not None:
-            return method, key
-    # Last the standard library's own response, which remembers for itself what it answers to.
-    own = [probe(failure, "method"), *(probe(response, "http_verb") for response in responses)]
-    own += [probe(probe(failure, "fp"), "_method"), probe(failure, "_method")]
-    for found in own:  # whose error or result this is nobody knows, so only names of HTTP's are believed
-        method = _method(found)
-        if method in REPEATABLE_METHODS or method in UNREPEATABLE_METHODS:
-            return method, key
-    return None, key
-
-
-def _method(value: object) -> str | None:
-    method = text(value)
-    if method is None or len(method) > 20 or not (method.isascii() and method.replace("-", "").isalpha()):
-        return None
-    return method.upper()

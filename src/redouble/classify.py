@@ -10,18 +10,18 @@ from __future__ import annotations
 import builtins
 
 from ._catalogue import ERRNOS, REPEATABLE_METHODS, RETRYABLE_STATUSES, Cause
+from ._exchange import looks_like_headers, result_exchange
+from ._explain import Told, story
 from ._hints import headers_hint, parse_retry_after
-from ._inquiry import Inquiry, requests
+from ._inquiry import Inquiry, examined, requests
 from ._questions import Verdict
 from ._record import Record, assign
 from ._shapes import (
     ancestry,
     class_name,
     listed,
-    looks_like_headers,
     probe,
     real,
-    result_exchange,
     status_code,
     whole,
 )
@@ -39,6 +39,7 @@ __all__ = [
     "Classifier",
     "Verdict",
     "accepted",
+    "explain",
     "is_retryable",
     "parse_retry_after",
     "repeatable",
@@ -79,6 +80,10 @@ class Classifier(Record):
     ``transient``, ``permanent`` and ``unprocessed`` (transient, and certainly without effect) take exception
     types, or their names as ``"module.Qualname"`` so that nothing need be imported; of two that fit, the more
     derived one counts. They overrule all other evidence, but no interrupt becomes a failure.
+
+    There is no registry to enter a class into: what one module registered would change the retries of
+    another. A classifier is a value that is handed to a policy. A library whose errors everybody should
+    judge alike lets them say so themselves, with ``retryable = True`` or ``retry_after`` in seconds.
 
     >>> patient = Classifier(statuses=RETRYABLE_STATUSES | {404}, transient=[LookupError])
     >>> patient.verdict(KeyError("not yet there")).retryable
@@ -123,16 +128,44 @@ class Classifier(Record):
             _judged[plain] = found
         return found
 
+    def extend(
+        self,
+        *,
+        statuses: Iterable[int] = (),
+        transient: Names = (),
+        permanent: Names = (),
+        unprocessed: Names = (),
+    ) -> Classifier:
+        """Another classifier with more statuses, types or names; what is named anew counts, not the old.
+
+        >>> company = Classifier(transient=["company.Busy"])
+        >>> ours = company.extend(statuses=[404], permanent=["company.Busy"], transient=[LookupError])
+        >>> ours.permanent, 404 in ours.statuses, company.permanent
+        (frozenset({'company.Busy'}), True, frozenset())
+        """
+        given = {
+            "transient": _names("transient", transient),
+            "permanent": _names("permanent", permanent),
+            "unprocessed": _names("unprocessed", unprocessed),
+        }
+        anew = frozenset[type[Exception] | str]().union(*given.values())
+        merged = {field: (getattr(self, field) - anew) | names for field, names in given.items()}
+        return Classifier(self.statuses | _statuses(statuses), **merged)
+
+    def explain(self, failure: object, /) -> str:
+        """Why this classifier's verdict is what it is, in a few lines."""
+        return _explained(self, failure)
+
     def _examined(self, failure: object, now: float | None) -> Verdict:
         try:
+            if not (self.transient or self.permanent or self.unprocessed):
+                return examined(failure, self.statuses, now)
             return Inquiry(self.statuses, self._corrected, now).failure(failure)
         except Exception as trouble:  # noqa: BLE001 - a last resort: the user's error must not be lost to ours
             return Verdict(False, reason=f"could not be examined: {class_name(trouble)}")
 
     def _corrected(self, exc: BaseException, found: Verdict) -> Verdict:
         """The verdict with what this classifier was told about the class."""
-        if not (self.transient or self.permanent or self.unprocessed):
-            return found
         for cls in ancestry(type(exc)):
             if listed(cls, self.permanent):
                 return _overruled(found, False, Cause.permanent, f"{class_name(exc)} is listed as permanent")
@@ -142,6 +175,16 @@ class Classifier(Record):
                 reason = f"{class_name(exc)} is listed as {'unprocessed' if safe else 'transient'}"
                 return _overruled(found, True, cause, reason, safe)
         return found
+
+
+def _explained(classifier: Classifier, failure: object) -> str:
+    inquiry = Told(classifier.statuses, classifier._corrected, None)
+    found = classifier.verdict(failure)
+    try:
+        inquiry.failure(failure)
+    except Exception as trouble:  # noqa: BLE001 - as above
+        return story(found, [f"could not be looked at: {class_name(trouble)}"])
+    return story(found, inquiry.lines)
 
 
 def _overruled(found: Verdict, retryable: bool, cause: Cause, reason: str, safe: bool = False) -> Verdict:
@@ -156,7 +199,9 @@ def _statuses(statuses: Iterable[int]) -> frozenset[int]:
     for given, status in known.items():
         if status is None or status_code(status) is None:
             raise ValueError(f"statuses must be HTTP statuses (100 to 599), got {given!r}")
-    return frozenset([status for status in known.values() if status is not None])
+    found = frozenset([status for status in known.values() if status is not None])
+    # The default ones by identity: what a bare status means to them is remembered.
+    return RETRYABLE_STATUSES if found == RETRYABLE_STATUSES else found
 
 
 def _names(field: str, names: Names) -> frozenset[type[Exception] | str]:
@@ -193,6 +238,18 @@ def verdict(failure: object, /) -> Verdict:
     'HTTP 503 with Retry-After: 7'
     """
     return _DEFAULT.verdict(failure)
+
+
+def explain(failure: object, /) -> str:
+    """Why a verdict is what it is, for people: the verdict, then a line for each error that was looked at.
+
+    >>> from urllib.error import URLError
+    >>> print(explain(URLError(ConnectionRefusedError())))
+    retryable, cause connection, unprocessed: ConnectionRefusedError inside URLError
+    URLError: nothing decides; urllib.URLError is a wrapper; looked inside
+      ConnectionRefusedError: operating system decides; no own error, code, HTTP status, class, own word
+    """
+    return _DEFAULT.explain(failure)
 
 
 def is_retryable(failure: object, /, *, idempotent: bool = True) -> bool:

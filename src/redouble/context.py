@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 
-from ._hints import header
+from ._headers import header
 from ._text import one_line
 from ._time import clock_of
 

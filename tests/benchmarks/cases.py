@@ -25,12 +25,14 @@ ASYNC = "success, default policy, async"
 DEADLINE = "success with a deadline, sync"
 FAILING = "three failures, then success, no sleeping"
 BLOCK = "for attempt in ...: with attempt: success"
+VERDICT = "one failure judged"
 IMPORT = "import in a cold process"
-PATHS = (SYNC, ASYNC, DEADLINE, FAILING, BLOCK)
+PATHS = (SYNC, ASYNC, DEADLINE, FAILING, BLOCK, VERDICT)
 
 REDOUBLE = "redouble"
 BARE = "bare try/except"
 LOOP = "hand-written loop"
+ISINSTANCE = "isinstance"
 TENACITY = "tenacity"
 FASTEST_PEER = "fastest peer"
 
@@ -69,6 +71,11 @@ GOALS = (
     Goal(DEADLINE, LOOP, 3.0),
     Goal(FAILING, TENACITY, 1 / 2),
     Goal(BLOCK, TENACITY, 1 / 12),
+    Goal(VERDICT, ISINSTANCE, 8.0),
+    Goal(VERDICT, f"{ISINSTANCE}, HTTP 503", 35.0),
+    Goal(VERDICT, f"{ISINSTANCE}, HTTP 503 with Retry-After", 70.0),
+    Goal(VERDICT, f"{ISINSTANCE}, wrapped three times", 200.0),
+    Goal(VERDICT, TENACITY, 1 / 6),
     Goal(IMPORT, TENACITY, 1 / 2),
 )
 
@@ -117,8 +124,61 @@ def time_sleep_skipped() -> Iterator[None]:
         time.sleep = real
 
 
+class AnswerError(Exception):
+    """What a client library raises for a failed response."""
+
+    def __init__(self, **headers: str) -> None:
+        usual = {"server": "x", "date": "Mon, 03 Jun 2019 11:00:00 GMT", "content-length": "0"}
+        self.response = Answer(usual | headers)
+
+
+class Answer:
+    """A response, as far as it is looked at."""
+
+    status_code = 503
+
+    def __init__(self, headers: dict[str, str]) -> None:
+        self.headers = headers
+
+
+def wrapped(error: Exception) -> Exception:
+    for _ in range(3):
+        outer = RuntimeError("wrapped")
+        outer.__cause__ = error
+        error = outer
+    return error
+
+
+# The failures of the path VERDICT, by variant.
+FAILURES: dict[str, Exception] = {
+    "": ConnectionResetError("reset by peer"),
+    "HTTP 503": AnswerError(),
+    "HTTP 503 with Retry-After": AnswerError(**{"retry-after": "7"}),
+    "wrapped three times": wrapped(ConnectionResetError("reset by peer")),
+}
+
+
+def judging(judge: Callable[[Exception], Any]) -> list[Case]:
+    """One case for each failure; `judge` is all that is timed, but for the call around it."""
+
+    def case(error: Exception) -> Call:
+        def call(x: int) -> int:
+            judge(error)
+            return x
+
+        return call
+
+    return [Case(VERDICT, case(error), variant) for variant, error in FAILURES.items()]
+
+
+def isinstance_cases() -> list[Case]:
+    """The least that can be asked of an error."""
+    return judging(lambda error: isinstance(error, TRANSIENT))
+
+
 def redouble_cases() -> list[Case]:
     from redouble import Policy, retry, retrying
+    from redouble.classify import verdict
 
     policy = Policy()
     reused = retrying(policy)
@@ -140,6 +200,7 @@ def redouble_cases() -> list[Case]:
         Case(FAILING, retry(Policy(sleep=no_sleep))(three_failures())),
         Case(BLOCK, block),
         Case(BLOCK, block_reused, "object reused"),
+        *judging(verdict),
     ]
 
 
@@ -209,6 +270,15 @@ def tenacity_cases() -> list[Case]:
     timed = settings | {"stop": settings["stop"] | tenacity.stop_after_delay(BUDGET)}
     reused = tenacity.Retrying(**settings)
 
+    failure = FAILURES[""]
+
+    def judged(x: int) -> int:
+        """What it does about one failure: its record, then its predicate."""
+        state = tenacity.RetryCallState(reused, None, (), {})
+        state.set_exception((type(failure), failure, None))
+        settings["retry"](state)
+        return x
+
     def block(x: int) -> None:
         for attempt in tenacity.Retrying(**settings):
             with attempt:
@@ -226,6 +296,7 @@ def tenacity_cases() -> list[Case]:
         Case(FAILING, tenacity.retry(**settings, sleep=no_sleep)(three_failures())),
         Case(BLOCK, block),
         Case(BLOCK, block_reused, "object reused"),
+        Case(VERDICT, judged),
     ]
 
 
@@ -322,7 +393,7 @@ def pyresilience_cases() -> list[Case]:
     ]
 
 
-PLAIN = {BARE: bare_cases, LOOP: loop_cases}
+PLAIN = {BARE: bare_cases, LOOP: loop_cases, ISINSTANCE: isinstance_cases}
 PEERS = {
     TENACITY: tenacity_cases,
     "stamina": stamina_cases,

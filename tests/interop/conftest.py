@@ -1,0 +1,107 @@
+"""The servers that real clients fail against. Each is started when a test first asks for it, or skipped if missing."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from interop.processes import INSTALL, PASSWORD, Server, home, listening, prepare, program, serving
+from interop.server import Web
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    """The HTTP server, which is a thread of the tests."""
+    with Web(tmp_path_factory.mktemp("web")) as web:
+        yield web
+
+
+@pytest.fixture(scope="session")
+def secure_web(web: Web) -> Web:
+    """The same, where its TLS port is needed."""
+    if shutil.which("openssl") is None:
+        pytest.skip(f"openssl is not installed: no certificate, so no test of TLS ran ({INSTALL})")
+    return web
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    """PostgreSQL; user and database ``redouble``."""
+    folders = "usr/lib/postgresql/*/bin", "usr/pgsql-*/bin", "opt/homebrew/opt/postgresql*/bin"
+    initdb, postgres, isready = (
+        program(name, "PostgreSQL", *folders) for name in ("initdb", "postgres", "pg_isready")
+    )
+    with home("postgres") as (folder, account):
+        (folder / "password").write_text(PASSWORD)
+        (folder / "password").chmod(0o644)
+        prepare(
+            [initdb, "-D", "data", "-U", "redouble", "-A", "scram-sha-256", "--pwfile=password", "--no-sync",
+             "--locale=C", "-E", "UTF8"],
+            account,
+        )  # fmt: skip
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "fsync": "off",
+            "max_connections": "30",
+            "deadlock_timeout": "20ms",  # a deadlock is looked for after a second otherwise
+            "lc_messages": "C",
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+
+        def answers(port: int) -> bool:
+            question = [isready, "-q", "-h", "127.0.0.1", "-p", str(port), "-d", "postgres"]
+            return subprocess.run(question, check=False).returncode == 0
+
+        with serving(
+            lambda port: [postgres, "-D", "data", "-p", str(port), *options],
+            account,
+            answers,
+            stop=signal.SIGINT,  # does not wait for clients to leave
+        ) as server:
+            yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[Server]:
+    """MariaDB; user ``redouble`` may do anything with the database ``redouble``."""
+    install, mariadbd = (program(name, "MariaDB") for name in ("mariadb-install-db", "mariadbd"))
+    with home("mysql") as (folder, account):
+        common = ["--no-defaults", f"--datadir={folder / 'data'}"]
+        prepare([install, *common, "--auth-root-authentication-method=normal", "--skip-test-db"], account)
+        (folder / "init.sql").write_text(
+            "CREATE DATABASE redouble;\n"
+            f"CREATE USER redouble@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';\n"
+            "GRANT ALL ON redouble.* TO redouble@'127.0.0.1';\n"
+        )
+
+        def command(port: int) -> list[str]:
+            return [
+                mariadbd, *common, "--bind-address=127.0.0.1", f"--port={port}", "--socket=mariadb.sock",
+                f"--init-file={folder / 'init.sql'}", "--skip-name-resolve", "--max-connections=10",
+                "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=16M",
+            ]  # fmt: skip
+
+        with serving(command, account, listening) as server:
+            yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[Server]:
+    """Redis, which keeps nothing."""
+    redis = program("redis-server", "Redis")
+    with home() as (_, account):
+
+        def command(port: int) -> list[str]:
+            options = f"--bind 127.0.0.1 --port {port} --save --appendonly no --lua-time-limit 20"
+            return [redis, *options.split()]
+
+        with serving(command, account, listening) as server:
+            yield server

@@ -1,0 +1,103 @@
+"""What the interoperability tests share: how they say what they expect, and how they get at an error."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from redouble.classify import Cause, verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+
+class Judged(NamedTuple):
+    """A verdict without its reason, whose words are free to change."""
+
+    retryable: bool
+    unprocessed: bool
+    cause: Cause
+    status: int | None
+    retry_after: Any
+
+
+def judged(failure: object) -> Judged:
+    """What redouble says about a failure."""
+    found = verdict(failure)
+    return Judged(found.retryable, found.unprocessed, found.cause, found.status, found.retry_after)
+
+
+def permanent(cause: str = "permanent", status: int | None = None) -> Judged:
+    """It would fail again."""
+    return Judged(False, False, Cause(cause), status, None)
+
+
+def transient(cause: str, status: int | None = None, retry_after: Any = None) -> Judged:
+    """It may pass, but nobody knows what the attempt has done."""
+    return Judged(True, False, Cause(cause), status, retry_after)
+
+
+def unprocessed(cause: str, status: int | None = None, retry_after: Any = None) -> Judged:
+    """It may pass, and the attempt certainly had no effect."""
+    return Judged(True, True, Cause(cause), status, retry_after)
+
+
+def error_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Exception:
+    """The error that a call raises."""
+    with pytest.raises(Exception) as caught:
+        function(*args, **kwargs)
+    return caught.value
+
+
+def error_in(coroutine: Awaitable[Any]) -> Exception:
+    """The error that a coroutine raises, on an event loop of its own."""
+
+    async def main() -> Any:
+        return await coroutine
+
+    return error_of(asyncio.run, main())
+
+
+@contextmanager
+def running(function: Callable[[], Any]) -> Iterator[list[Exception]]:
+    """Runs a function in a thread beside the block; gives what it raised, complete once the block is left."""
+    errors: list[Exception] = []
+
+    def body() -> None:
+        try:
+            function()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    try:
+        yield errors
+    finally:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def installed(names: Iterable[str]) -> list[str]:
+    """Those of some clients whose library is there; ``httpx-async`` is a client of httpx."""
+    return [name for name in names if importlib.util.find_spec(name.partition("-")[0]) is not None]
+
+
+def each(fixture: str, *names: str) -> Any:
+    """Runs a test with each of these clients that is installed."""
+    found: list[Any] = list(installed(names))
+    if not found:
+        reason = f"not installed: {', '.join(names)}; the extra 'interop' is needed"
+        found = [pytest.param(None, marks=pytest.mark.skip(reason=reason))]
+    return pytest.mark.parametrize(fixture, found, indirect=True)
+
+
+def left_out(name: str) -> None:
+    """Skips the test, once for all, if the library of a client is missing."""
+    if not installed([name]):
+        pytest.skip(f"{name} is not installed: its tests were left out, the extra 'interop' is needed")
