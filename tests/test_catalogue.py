@@ -380,6 +380,7 @@ LIBPQ = [
     ("failed to resolve host 'h'", NO),
     ("connection is bad: Name or service not known", NO),
     ('connection to server at "h" failed: FATAL:  sorry, too many clients already', SAFE),
+    ('connection to server at "h" failed: FATAL:  the database system is starting up', SAFE),
     ("could not connect to server: Connection refused", SAFE),
     ("connection failed: server closed the connection unexpectedly", SAFE),
     ("timeout expired", SAFE),

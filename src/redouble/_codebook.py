@@ -131,6 +131,9 @@ LIBPQ: tuple[tuple[str, Row], ...] = (
     ("could not translate host name", NO_SUCH_NAME),
     ("failed to resolve host", NO_SUCH_NAME),
     ("name or service not known", NO_SUCH_NAME),
+    ("too many connections", TURNED_AWAY),
+    ("too many clients", TURNED_AWAY),
+    ("database system is", TURNED_AWAY),  # starting up, shutting down, in recovery
     ("connection to server", UNREACHED),
     ("could not connect to server", UNREACHED),
     ("connection failed", UNREACHED),
@@ -174,9 +177,9 @@ GRPC: Mapping[str, Row] = dict(
             LOCKED_OUT: "ABORTED",
             TIMED_OUT: "DEADLINE_EXCEEDED",
             BROKEN: "INTERNAL",
-            UNAUTHORIZED: "UNAUTHENTICATED PERMISSION_DENIED",
-            PERMANENT: "UNKNOWN CANCELLED DATA_LOSS INVALID_ARGUMENT NOT_FOUND ALREADY_EXISTS"
-            " FAILED_PRECONDITION OUT_OF_RANGE UNIMPLEMENTED",
+            UNAUTHORIZED: "UNAUTHENTICATED",
+            PERMANENT: "PERMISSION_DENIED UNKNOWN CANCELLED DATA_LOSS INVALID_ARGUMENT NOT_FOUND"
+            " ALREADY_EXISTS FAILED_PRECONDITION OUT_OF_RANGE UNIMPLEMENTED",
         }
     )
 )
