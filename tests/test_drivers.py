@@ -630,3 +630,33 @@ def test_the_waits_of_a_rule_without_any_of_its_own_are_the_policys(
     policy = steady(clock, attempts=6, rules={KeyError: Rule(attempts=3)})
     assert flavour.call(policy, flavour.scripted(TimeoutError(), KeyError(), KeyError(), "page")) == "page"
     assert clock.waits == [1.0, 2.0, 4.0]
+
+
+def test_a_rule_for_an_expired_token_works_for_a_post_too(flavour: Flavour, clock: FakeClock) -> None:
+    from types import SimpleNamespace
+
+    class Unauthorized(Exception):
+        request = SimpleNamespace(method="POST", headers={})
+        response = SimpleNamespace(status_code=401, headers={})
+
+    renewed: list[object] = []
+    policy = steady(clock, rules={401: Rule(attempts=2, base=0.0, recover=renewed.append)})
+    assert flavour.call(policy, flavour.scripted(Unauthorized(), "page")) == "page"
+    assert len(renewed) == 1
+
+
+def test_a_group_that_may_not_be_repeated_names_the_request_that_is_to_blame(
+    flavour: Flavour, clock: FakeClock
+) -> None:
+    from types import SimpleNamespace
+
+    class Broken(Exception):
+        def __init__(self, method: str) -> None:
+            super().__init__(method)
+            self.request = SimpleNamespace(method=method, headers={})
+            self.status_code = 500
+
+    group = ExceptionGroup("both", [Broken("GET"), Broken("POST")])
+    with pytest.raises(ExceptionGroup) as caught:
+        flavour.call(steady(clock), flavour.scripted(group))
+    assert "repeating this POST might act twice" in notes(caught.value)[0]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from ._record import Record, assign
 from ._text import brief
 from .backoff import INF, LONGEST, full_jitter, next_delay, shown_name
-from .classify import Classifier, Verdict, repeatable, request_method, retry_after, verdict
+from .classify import Cause, Classifier, Verdict, repeatable, request_method, retry_after, verdict
 from .context import disabled_here
 from .events import Reason
 
@@ -109,7 +109,7 @@ def _decide(policy: Policy, progress: Progress, failure: Exception | Refused, no
     found, exact, key, rule = _judge(policy, failure)
     if not found.retryable:
         return Stop(Reason.not_retryable, f"not retryable ({found.reason or found.cause})", found)
-    if not (found.unprocessed or _may_repeat(policy, failure)):
+    if not _may_repeat(policy, failure, found, rule):
         return Stop(Reason.not_idempotent, _not_idempotent(policy, failure), found)
     if used_up := _used_up(policy, progress, rule, key):
         return Stop(Reason.attempts, used_up, found)
@@ -216,7 +216,12 @@ def _failures(progress: Progress, key: Any) -> int:
     return 1 + (progress.rule_failures or {}).get(key, 0)
 
 
-def _may_repeat(policy: Policy, failure: Exception | Refused) -> bool:
+def _may_repeat(policy: Policy, failure: Exception | Refused, found: Verdict, rule: Rule | None) -> bool:
+    if found.unprocessed:
+        return True
+    # Who has a rule for it knows that what was turned away at the door was not carried out.
+    if rule is not None and found.cause is Cause.unauthorized:
+        return True
     if policy.idempotent == "by_method":
         return repeatable(_evidence(failure)) is not False
     return policy.idempotent

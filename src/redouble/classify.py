@@ -311,7 +311,11 @@ def repeatable(failure: object, /) -> bool | None:
 def request_method(failure: object, /) -> str | None:
     """The method of the failed HTTP request in capitals; None where no request is to be seen.
 
+    In a group, that of the first request that may not be sent twice.
+
     >>> request_method(TimeoutError()) is None
     True
     """
-    return next((method for method, _ in requests(failure, {}, 0)), None)
+    found = requests(failure, {}, 0)
+    unsafe = [method for method, key in found if not key and method not in REPEATABLE_METHODS]
+    return next((method for method in (*unsafe, *(method for method, _ in found)) if method), None)
