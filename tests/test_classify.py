@@ -27,6 +27,7 @@ import urllib.error
 import xmlrpc.client
 from email.message import Message
 from types import SimpleNamespace as Thing
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,7 @@ from redouble.classify import (
     repeatable,
     request_method,
     retry_after,
+    transient,
     verdict,
 )
 from redouble.errors import DeadlineExceeded, RedoubleError, ResultRejected
@@ -1062,3 +1064,27 @@ def test_the_method_of_a_urllib_request_that_was_answered_is_known() -> None:
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_a_class_of_ones_own_is_taught_by_a_decorator() -> None:
+    @transient
+    class Busy(Exception):
+        pass
+
+    class VeryBusy(Busy):
+        pass
+
+    assert verdict(Busy()).retryable
+    assert verdict(VeryBusy()).retryable
+    assert not verdict(Exception()).retryable
+
+
+@pytest.mark.parametrize("kind", [int, KeyboardInterrupt, "Busy", None])
+def test_only_classes_of_exceptions_can_be_taught(kind: Any) -> None:
+    with pytest.raises(TypeError, match="transient marks classes of Exception"):
+        transient(kind)
+
+
+def test_a_builtin_class_cannot_be_taught_and_says_what_to_do() -> None:
+    with pytest.raises(TypeError, match=r"KeyError cannot be marked.*Classifier\(transient=\[KeyError\]\)"):
+        transient(KeyError)

@@ -29,8 +29,9 @@ from ._shapes import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
+    from typing import Any, TypeVar
 
+    E = TypeVar("E", bound=Exception)
     Names = type[Exception] | str | Iterable[type[Exception] | str]
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "repeatable",
     "request_method",
     "retry_after",
+    "transient",
     "verdict",
 ]
 
@@ -238,6 +240,28 @@ def verdict(failure: object, /) -> Verdict:
     'HTTP 503 with Retry-After: 7'
     """
     return _DEFAULT.verdict(failure)
+
+
+def transient(kind: type[E]) -> type[E]:
+    """Class decorator for errors of one's own: they may pass, so they are retried wherever they come out.
+
+    It says ``retryable = True`` on the class, and so of its subclasses. For classes of others, hand a
+    `Classifier` to the policy.
+
+    >>> @transient
+    ... class WarmingUp(Exception):
+    ...     pass
+    >>> verdict(WarmingUp()).retryable
+    True
+    """
+    if not _is_failure(kind):
+        raise TypeError(f"transient marks classes of Exception, got {kind!r}")
+    try:
+        kind.retryable = True  # type: ignore[attr-defined]
+    except TypeError:
+        advice = f"policies take on=Classifier(transient=[{kind.__name__}])"
+        raise TypeError(f"{kind.__name__} cannot be marked, it is built in: {advice}") from None
+    return kind
 
 
 def explain(failure: object, /) -> str:
