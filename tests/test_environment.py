@@ -549,7 +549,7 @@ def test_the_wall_clock_is_never_asked_by_a_call(flavour, monkeypatch, clock):
 # Reading order is data order: each module imports only from those before it.
 # fmt: off
 ORDER = [
-    "_text", "errors", "_record", "_trouble",
+    "_text", "errors", "_numbers", "_record", "_trouble",
     "backoff",
     "_headers", "_hints", "_catalogue", "_codebook", "_classes", "_shapes", "_exchange", "_grpc", "_codes",
     "_database_codes",

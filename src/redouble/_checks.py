@@ -7,7 +7,7 @@ the value.
 from __future__ import annotations
 
 from ._callables import SYNC, flavour
-from .backoff import INF, number, whole
+from ._numbers import INF, number, whole
 from .classify import Cause, Classifier
 
 TYPE_CHECKING = False

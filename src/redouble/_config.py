@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 
 from . import backoff as _backoff
+from ._numbers import number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def _milliseconds(name: str, value: Any) -> Any:
         if not _is_decimal(value.strip()):
             raise ValueError(f"{name} must be a number of milliseconds, got {value!r}")
         return float(value) / 1000
-    return _backoff.number(name, value) / 1000
+    return number(name, value) / 1000
 
 
 def _count(name: str, value: Any) -> Any:
@@ -166,7 +167,7 @@ def _jitter_factor(name: str, value: Any) -> Any:
         if not _is_decimal(value.strip()):
             raise ValueError(f"{name} must be a number from 0 to 1, got {value!r}")
         value = float(value)
-    if _backoff.number(name, value) > 1:
+    if number(name, value) > 1:
         raise ValueError(f"{name} must be at most 1, got {value!r}")
     return functools.partial(_backoff.proportional_jitter, spread=float(value))
 

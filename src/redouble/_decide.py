@@ -10,9 +10,10 @@ What it knows of the call is a `Progress`, in numbers; what it is asked about is
 
 from __future__ import annotations
 
+from ._numbers import INF
 from ._record import Record, assign
 from ._text import brief
-from .backoff import INF, LONGEST, full_jitter, next_delay, shown_name
+from .backoff import LONGEST, full_jitter, next_delay, shown_name
 from .classify import Cause, Classifier, Verdict, repeatable, request_method, retry_after, verdict
 from .context import disabled_here
 from .events import Reason

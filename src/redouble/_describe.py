@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from . import backoff as _backoff
+from ._numbers import INF
 from .backoff import delays, shown_name
 
 TYPE_CHECKING = False
@@ -48,7 +49,7 @@ def _attempts(policy: Policy) -> str:
 
 
 def _waits(policy: Policy) -> str:
-    cap = "with no upper limit" if policy.cap == _backoff.INF else f"never longer than {policy.cap:g} s"
+    cap = "with no upper limit" if policy.cap == INF else f"never longer than {policy.cap:g} s"
     return f"Waits by {shown_name(policy.backoff)} from {policy.base:g} s, {cap}."
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from _thread import TIMEOUT_MAX
 from functools import partial
 
+from ._numbers import INF, number, whole
 from ._record import same
 from ._text import shown
 from ._trouble import report
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
         ) -> float: ...
 
 
-INF = float("inf")
 LONGEST: float = TIMEOUT_MAX
 
 
@@ -345,44 +345,6 @@ def shown_name(function: object) -> str:
     except Exception:  # noqa: BLE001 - attributes are the user's code
         name = None
     return name if isinstance(name, str) else shown(function, repr)
-
-
-def number(name: str, value: Any) -> float:
-    """A finite, non-negative float, or an error that names the argument, the rule and the value."""
-    if value.__class__ is float and 0.0 <= value < INF:
-        return value
-    if isinstance(value, bool):
-        raise ValueError(f"{name} must be a number, not a bool, got {value!r}")
-    if not (_has(value, "__float__") or _has(value, "__index__")):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    try:
-        result = float(value)
-    except (OverflowError, ValueError):  # an int beyond all floats, a Decimal that is a signalling NaN
-        result = INF
-    if not 0.0 <= result < INF:
-        raise ValueError(f"{name} must be finite and not negative, got {value!r}")
-    return result
-
-
-def whole(name: str, value: Any, *, at_least: int) -> int:
-    """An int of at least that much, from anything with ``__index__`` but a bool."""
-    if isinstance(value, bool):
-        raise ValueError(f"{name} must be a whole number, not a bool, got {value!r}")
-    if _has(value, "__index__"):
-        result: int = value.__index__()
-    elif _has(value, "__float__"):
-        raise ValueError(f"{name} must be a whole number, got {value!r}")
-    else:
-        raise TypeError(f"{name} must be a whole number, got {value!r}")
-    if result < at_least:
-        hint = " (the first call counts)" if name == "attempts" else ""
-        raise ValueError(f"{name} must be at least {at_least}{hint}, got {value!r}")
-    return result
-
-
-def _has(value: object, method: str) -> bool:
-    """Whether it has a special method: its class, since the class ``float`` has them and is no number."""
-    return hasattr(type(value), method)
 
 
 def _checked(attempt: Any, base: Any, cap: Any) -> tuple[int, float, float]:

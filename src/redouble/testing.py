@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import time
 
+from ._numbers import number
 from ._time import fake_everywhere, fake_here, fakes
-from .backoff import number
 from .context import leave, switched_off, switched_off_everywhere
 
 __all__ = [
