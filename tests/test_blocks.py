@@ -12,6 +12,7 @@ import pytest
 from conftest import Flavour
 from redouble import DeadlineExceeded, Policy, ResultRejected, current_attempt, retrying
 from redouble.backoff import exponential, fixed
+from redouble.context import current
 from redouble.events import GaveUp, Recovered, Retrying
 from redouble.testing import FakeClock, retries_disabled, scripted
 
@@ -575,3 +576,13 @@ def test_an_attempt_left_in_another_context_than_it_was_entered_in_does_no_harm(
     attempt = next(iter(retrying(steady(clock, deadline=5.0))))
     contextvars.copy_context().run(attempt.__enter__)
     assert attempt.__exit__(None, None, None) is False
+
+
+def test_a_scope_left_while_an_attempt_inside_of_it_still_runs_leaves_that_alone(clock: FakeClock) -> None:
+    scope = retrying(steady(clock, deadline=5.0))
+    call = scope.__enter__()
+    attempt = next(iter(call))
+    with attempt:
+        scope.__exit__(None, None, None)
+        assert current_attempt().number == 1  # type: ignore[union-attr]
+    current.set(None)  # what was around the attempt is the scope, which nobody leaves a second time

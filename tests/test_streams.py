@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from redouble import DeadlineExceeded, Policy, Rule, current_attempt, retry
+from redouble._streams import wrap_generator
 from redouble.backoff import exponential, fixed
 from redouble.testing import scripted
 
@@ -832,3 +833,20 @@ def test_a_generator_exit_of_the_generators_own_passes_through():
     next(plain)
     with pytest.raises(GeneratorExit):
         plain.throw(GeneratorExit)
+
+
+def test_what_closing_gives_is_handed_on():
+    class Stream:
+        """As a generator of Python 3.13, whose close() gives what it returned."""
+
+        send = throw = None
+
+        def __next__(self):
+            return 1
+
+        def close(self):
+            return "closed"
+
+    wrapped = wrap_generator(Policy(), Stream, "Stream")()
+    assert next(wrapped) == 1
+    assert wrapped.close() == ("closed" if sys.version_info >= (3, 13) else None)

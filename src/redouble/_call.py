@@ -136,7 +136,8 @@ class Call(Progress):
         self._take(outcome, refused, now)
         if not isinstance(outcome, Stop):
             if self._must_hold():
-                self.held = self._rejected(refused, "waiting for another attempt", now)
+                message = f"a result of {self.name} was refused: {refused.reason}"
+                self.held = ResultRejected(message, result=refused.result, attempts=self.attempt)
             return True
         if outcome.reason is Reason.disabled:
             return False

@@ -57,6 +57,8 @@ def _failures(policy: Policy) -> str:
     on: Any = policy.on
     if on is None:
         what = "failures known to be transient"
+    elif hasattr(on, "verdict"):
+        what = "what its classifier says"
     elif on.__class__ is tuple:
         what = _names(on) or "nothing"
     else:

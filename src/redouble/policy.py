@@ -7,6 +7,7 @@ derived with `Policy.replace`, compared, hashed, pickled and shared freely. It h
 from __future__ import annotations
 
 import os
+from functools import partial
 from types import MappingProxyType
 
 from . import _checks as check
@@ -275,7 +276,7 @@ class Policy(Record):
     def __repr__(self) -> str:
         shown = {**self._said()}
         if "backoff" in shown:
-            shown["backoff"] = _Bare(shown_name(self.backoff))
+            shown["backoff"] = _Unquoted(_shown_backoff(self.backoff))
         if "rules" in shown:
             shown["rules"] = dict(self.rules)
         return f"Policy({', '.join(f'{field}={value!r}' for field, value in shown.items())})"
@@ -291,7 +292,14 @@ class Policy(Record):
         return _rebuild, (type(self), said)
 
 
-class _Bare(str):
+def _shown_backoff(backoff: Backoff) -> str:
+    name = shown_name(backoff)
+    if not isinstance(backoff, partial):
+        return name
+    return f"partial({', '.join([name, *(f'{key}={value!r}' for key, value in backoff.keywords.items())])})"
+
+
+class _Unquoted(str):
     """Text that prints itself without quotes: a function's name within a repr."""
 
     __slots__ = ()
