@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redouble import Policy, retrying
+from redouble import Policy, _trouble, retrying
 from redouble.testing import FakeClock, Scripted, scripted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture
@@ -114,3 +116,34 @@ def virtual() -> Callable[..., Any]:
 def loop_time() -> float:
     """The clock of the running loop, for policies on virtual time."""
     return asyncio.get_running_loop().time()
+
+
+@pytest.fixture(autouse=True)
+def nothing_told() -> Iterator[None]:
+    """What is said once in a process is said once in a test."""
+    _trouble._told.clear()
+    yield
+    _trouble._told.clear()
+
+
+class StillRunning(BaseException):
+    """Not an Exception: nothing may swallow it."""
+
+
+@contextlib.contextmanager
+def watchdog(seconds: int = 2) -> Iterator[None]:
+    """Ends what does not end by itself."""
+    if not hasattr(signal, "SIGALRM"):  # Windows: what has no end hangs there
+        yield
+        return
+
+    def bark(*_: object) -> None:
+        raise StillRunning
+
+    before = signal.signal(signal.SIGALRM, bark)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

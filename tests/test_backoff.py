@@ -19,7 +19,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from redouble import Policy, _trouble
+from redouble import Policy
 from redouble.backoff import (
     LONGEST,
     additive_jitter,
@@ -53,14 +53,6 @@ class Pinned(random.Random):
 
     def random(self) -> float:
         return self.u
-
-
-@pytest.fixture(autouse=True)
-def nothing_told():
-    """What is said once in a process is said once in a test."""
-    _trouble._told.clear()
-    yield
-    _trouble._told.clear()
 
 
 @pytest.fixture(params=EVERY, ids=names)

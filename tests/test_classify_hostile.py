@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import signal
 import smtplib
 import socket
 import sqlite3
@@ -13,13 +12,13 @@ import sys
 import time
 import types
 import urllib.error
-from contextlib import contextmanager
 from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import watchdog
 from redouble import _catalogue, _shapes
 from redouble.classify import (
     Cause,
@@ -41,24 +40,6 @@ def ask_everything(failure):
         function(failure)
     Classifier(transient=["a.B", LookupError], permanent=[KeyError]).verdict(failure)
     return verdict(failure)
-
-
-@contextmanager
-def watchdog(seconds=2):
-    if not hasattr(signal, "SIGALRM"):  # Windows: a walk without end hangs there
-        yield
-        return
-
-    def bark(*_):
-        raise TimeoutError("still walking")
-
-    before = signal.signal(signal.SIGALRM, bark)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def raising(*_args, **_kwargs):

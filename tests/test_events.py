@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import logging
 import pickle
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +13,7 @@ from unittest import mock
 import pytest
 
 import redouble
+from conftest import watchdog
 from redouble import Cause, DeadlineExceeded, Policy, ResultRejected, Rule, _trouble, events
 from redouble.backoff import exponential
 from redouble.events import Event, Expired, GaveUp, Reason, Recovered, Retrying
@@ -22,36 +21,6 @@ from redouble.testing import retries_disabled
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 TERMINAL = (Recovered, GaveUp, Expired)
-
-
-@pytest.fixture(autouse=True)
-def nothing_told():
-    """What is said once in a process is said once in a test."""
-    _trouble._told.clear()
-    yield
-    _trouble._told.clear()
-
-
-class StillRunning(BaseException):
-    """Not an Exception: nothing may swallow it."""
-
-
-@contextlib.contextmanager
-def watchdog(seconds=2):
-    if not hasattr(signal, "SIGALRM"):  # Windows: what has no end hangs there
-        yield
-        return
-
-    def bark(*_):
-        raise StillRunning
-
-    before = signal.signal(signal.SIGALRM, bark)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture

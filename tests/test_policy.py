@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import contextlib
 import copy
 import functools
 import http
 import pickle
 import random
-import signal
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -20,7 +18,8 @@ from unittest import mock
 
 import pytest
 
-from redouble import Cause, Policy, Rule, _trouble, policy, presets
+from conftest import watchdog
+from redouble import Cause, Policy, Rule, policy, presets
 from redouble.backoff import (
     LONGEST,
     decorrelated_jitter,
@@ -44,36 +43,6 @@ RULE_SECONDS = ["base", "cap"]
 BUILDERS = [pytest.param(Policy, field, id=f"Policy-{field}") for field in SECONDS] + [
     pytest.param(Rule, field, id=f"Rule-{field}") for field in RULE_SECONDS
 ]
-
-
-@pytest.fixture(autouse=True)
-def nothing_told():
-    """What is said once in a process is said once in a test."""
-    _trouble._told.clear()
-    yield
-    _trouble._told.clear()
-
-
-class StillRunning(BaseException):
-    """Not an Exception: nothing may swallow it."""
-
-
-@contextlib.contextmanager
-def watchdog(seconds=2):
-    if not hasattr(signal, "SIGALRM"):  # Windows: what has no end hangs there
-        yield
-        return
-
-    def bark(*_):
-        raise StillRunning
-
-    before = signal.signal(signal.SIGALRM, bark)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 # At module level, since policies that hold them are pickled.

@@ -95,21 +95,22 @@ class BlockAttempt(Attempt):
         if self._surroundings is not None:
             leave(self._token)
         self._state = _DONE
-        if error is not None or self._refused is not None:
-            return self._failed(error)
-        if self._call is not None:
-            self._call.succeeded()
-        return False
-
-    def _failed(self, error: BaseException | None) -> bool:
-        """Whether the block is to be run again; otherwise its error passes on."""
-        if error is not None and not isinstance(error, Exception):
-            return False
-        call = self._call = self._call or Call(self._policy, _NAME, self._surroundings)
-        more = call.failed(error) if error is not None else call.refused(self._refused or Refused(None))
+        if error is not None:
+            more = isinstance(error, Exception) and self._begun().failed(error)
+        elif self._refused is not None:
+            more = self._begun().refused(self._refused)
+        else:
+            more = False
+            if self._call is not None:
+                self._call.succeeded()
         if more:
             self._state = _AGAIN
         return more
+
+    def _begun(self) -> Call:
+        """The call that this run belongs to, which begins with its first failure."""
+        self._call = self._call or Call(self._policy, _NAME, self._surroundings)
+        return self._call
 
     def _forget(self) -> None:
         """The loop was left: a failure that was held for another run is not needed any more."""

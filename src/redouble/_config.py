@@ -95,7 +95,7 @@ def duration(name: str, value: Any) -> Any:
     unit = text[len(figure) :].strip() or "s"
     if unit not in _UNITS or not _is_decimal(figure):
         raise ValueError(f"{name} must be a duration such as '100ms', '20s' or '1.5m', got {value!r}")
-    # Divided, where that is exact and a product is not: 100ms is 0.1, 3 x 0.001 is not 0.003.
+    # Divided, where that is exact and a product is not: 100ms is 0.1, 9 x 0.001 is not 0.009.
     return float(figure) / 1000 if unit == "ms" else float(figure) * _UNITS[unit]
 
 
