@@ -660,3 +660,18 @@ def test_a_group_that_may_not_be_repeated_names_the_request_that_is_to_blame(
     with pytest.raises(ExceptionGroup) as caught:
         flavour.call(steady(clock), flavour.scripted(group))
     assert "repeating this POST might act twice" in notes(caught.value)[0]
+
+
+def test_a_wait_beyond_all_patience_ends_the_call_at_once_and_is_named(
+    flavour: Flavour, clock: FakeClock
+) -> None:
+    class Busy(Exception):
+        status_code = 503
+        headers = {"Retry-After": "1000000000"}  # noqa: RUF012
+
+    fetch = flavour.scripted(error := Busy("not today"), "page")
+    with pytest.raises(Busy) as caught:
+        flavour.call(steady(clock), fetch)
+    assert caught.value is error
+    assert (len(fetch.calls), clock.waits) == (1, [])
+    assert "asked for a wait of 1000000000.0 s, above the patience of 120 s" in notes(error)[0]
