@@ -536,3 +536,13 @@ def test_a_call_that_a_scope_bound_from_its_beginning_counts_from_there(
     with retrying(deadline=100.0, clock=clock), pytest.raises(TimeoutError) as caught:
         flavour.call(steady(clock, attempts=2, timeout=50.0, name="fetch"), flavour.function(slow))
     assert caught.value.__notes__[0].startswith("redouble: gave up on fetch after 2 attempts in 7.0 s")
+
+
+def test_the_story_is_on_the_deadline_and_not_on_its_cause_as_well(flavour: Any, clock: FakeClock) -> None:
+    error = TimeoutError("slow")
+    policy = Policy(deadline=0.5, backoff=fixed, clock=clock, sleep=clock.sleep)
+    with pytest.raises(DeadlineExceeded) as caught:
+        flavour.call(policy, flavour.scripted(error))
+    assert caught.value.__cause__ is error
+    assert "attempt 1: TimeoutError: slow" in caught.value.__notes__[0]
+    assert not hasattr(error, "__notes__")

@@ -27,7 +27,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import redouble
-from redouble import backoff, classify, errors, events, presets, testing
+from redouble import (
+    backoff,
+    breaker,
+    budget,
+    bulkhead,
+    classify,
+    errors,
+    events,
+    hedging,
+    presets,
+    registry,
+    shared,
+    testing,
+    throttle,
+)
 from redouble._catalogue import STATUS_CAUSES
 
 if TYPE_CHECKING:
@@ -42,7 +56,7 @@ REFERENCE = "\n".join(page.read_text("utf-8") for page in PAGES if page.parent.n
 DEMO = "python -m pip install . && python -m redouble demo"
 TESTS = "python -m pip install -e '.[test]' && python -m pytest"
 
-FENCES = {"python", "python own-time", "text", "sh", "toml"}
+FENCES = {"python", "python own-time", "text", "sh", "toml", "mermaid"}
 NEEDS = "python needs "
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -218,7 +232,10 @@ def mentioned(name: str) -> bool:
     return re.search(rf"`[^`\n]*\b{name}\b[^`\n]*`", REFERENCE) is not None
 
 
-@pytest.mark.parametrize("module", [redouble, classify], ids=lambda module: module.__name__)
+EXPORTING = [redouble, classify, budget, breaker, throttle, bulkhead, registry, hedging, shared]
+
+
+@pytest.mark.parametrize("module", EXPORTING, ids=lambda module: module.__name__)
 def test_every_name_a_module_exports_is_in_the_reference(module: types.ModuleType) -> None:
     assert [name for name in module.__all__ if not mentioned(name)] == []
 

@@ -554,18 +554,24 @@ ORDER = [
     "_headers", "_hints", "_catalogue", "_codebook", "_classes", "_shapes", "_exchange", "_grpc", "_codes",
     "_database_codes",
     "_kinds", "_questions", "_inquiry", "_explain", "classify",
-    "_time", "context", "events",
-    "_callables", "_checks", "_config", "_describe", "policy", "presets",
-    "_decide", "_story", "_call",
-    "_loops", "_async", "_sync", "_streams", "_decorate", "_blocks",
+    "_time", "_loops", "context", "events",
+    "_callables", "_checks",
+    "_window", "_guard", "budget", "_tripping", "_circuit", "breaker", "throttle", "_turns", "bulkhead",
+    "registry",
+    "_store", "_redis", "_budget_file", "_shared_budget", "_circuit_copy", "_shared_breaker", "shared",
+    "_config", "_describe", "_rule", "_guard_fields", "policy", "presets",
+    "_decide", "_guarding", "_story", "_account", "_call",
+    "_async", "_async_first", "_sync", "_sync_first", "_streams", "_decorate", "_runs", "_blocks",
+    "_latencies", "_race", "_tasks", "_threads", "hedging",
     "testing", "_demo", "__init__", "__main__",
 ]
 # fmt: on
 
 # The one way back up: a policy reaches the drivers when it is used.
 LATE = {("policy", "_decorate")}
-# Nobody else imports late, but for the command line, which loads a command when it is asked for.
-LATE_DOWNWARDS = {"__main__"}
+# Nobody else imports late, but for the command line, which loads a command when it is asked for, and for guards,
+# which are loaded when a policy has one.
+LATE_DOWNWARDS = {"__main__", "_config", "_guard_fields"}
 
 
 def is_type_checking(node):

@@ -102,6 +102,9 @@ def test_reasons_are_few_fixed_and_texts():
         "patience",
         "deadline",
         "nested",
+        "circuit",
+        "budget",
+        "bulkhead",
         "callback",
     ]
 

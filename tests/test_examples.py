@@ -18,6 +18,7 @@ POINTS = {
     "block_and_scope.py": "block: 3 rows, written by run 2",
     "config_from_toml.py": "Ends 10 s after the call began, waits included.",
     "http_client.py": "POST with a key: 201 after 2 requests",
+    "outage.py": "with a budget: 50 calls, 60 connections, 0 refused at once",
     "testing_your_code.py": "all asserts hold, in no time",
 }
 

@@ -31,8 +31,12 @@ from redouble.backoff import (
     linear,
     proportional_jitter,
 )
+from redouble.breaker import CircuitBreaker
+from redouble.budget import TokenBudget
+from redouble.bulkhead import Bulkhead
 from redouble.classify import Classifier
 from redouble.testing import FakeClock
+from redouble.throttle import AdaptiveThrottle
 
 INF = float("inf")
 NAN = float("nan")
@@ -95,6 +99,12 @@ def test_the_defaults_are_those_of_the_documentation():
         "patience": 120.0,
         "idempotent": "by_method",
         "rules": {},
+        "budget": None,
+        "breaker": None,
+        "throttle": None,
+        "bulkhead": None,
+        "fallback": policy.UNSET,
+        "priority": 0,
         "nested": "independent",
         "enabled": True,
         "listeners": (),
@@ -106,6 +116,9 @@ def test_the_defaults_are_those_of_the_documentation():
     }
 
 
+PRIVATE = ["_in_context", "_guarded", "_falls_back", "_way"]
+
+
 def test_table_annotations_slots_and_typed_keywords_name_the_same_fields_in_the_same_order():
     source = ast.parse(Path(policy.__file__).read_text("utf-8"))
 
@@ -115,9 +128,9 @@ def test_table_annotations_slots_and_typed_keywords_name_the_same_fields_in_the_
 
     table = [*policy._FIELDS]
     assert annotated("PolicyFields") == table
-    assert annotated("Policy") == [*table, "_in_context", "_bare"]
-    assert [*Policy.__slots__] == [*table, "_in_context", "_bare"]
-    assert [*Policy._fields] == [*table, "_in_context", "_bare"]
+    assert annotated("Policy") == [*table, *PRIVATE]
+    assert [*Policy.__slots__] == [*table, *PRIVATE]
+    assert [*Policy._fields] == [*table, *PRIVATE]
 
 
 def test_every_field_is_named_in_the_docstring():
@@ -643,6 +656,8 @@ FULL = {
         Cause.timeout: Rule(),
         KeyError: Rule(),
     },
+    "fallback": "page",
+    "priority": -1,
     "nested": "defer",
     "enabled": False,
     "listeners": [listener],
@@ -667,7 +682,7 @@ VALUES = [
 def test_a_full_policy_differs_from_the_default_in_every_field_but_the_unpicklable():
     made = Policy(**FULL)
     alike = {field for field in policy._FIELDS if getattr(made, field) == getattr(Policy(), field)}
-    assert alike == {"rng", "clock"}
+    assert alike == {"rng", "clock", "budget", "breaker", "throttle", "bulkhead"}
 
 
 @pytest.mark.parametrize("field", [*policy._FIELDS])
@@ -693,7 +708,7 @@ def test_a_policy_is_the_same_after_pickling(fields, protocol):
     assert type(again) is Policy
     assert again == made
     assert hash(again) == hash(made)
-    assert again._bare is made._bare
+    assert again._way == made._way
 
 
 @pytest.mark.parametrize("fields", VALUES)
@@ -793,9 +808,22 @@ def test_a_mock_in_the_place_of_a_function_can_be_printed_and_described():
 
 def test_only_a_policy_that_asks_for_nothing_has_a_bare_first_attempt():
     for fields in ({}, {"on": OSError}, {"rules": {429: Rule()}}, {"listeners": [listener]}):
-        assert Policy(**fields)._bare is True
+        assert Policy(**fields)._way == "bare"
+    for fields in ({"fallback": None}, {"priority": 3}):
+        assert Policy(**fields)._way == "bare"
     for fields in ({"until": bool}, {"deadline": 1}, {"timeout": 1}, {"idempotency_key": True}):
-        assert Policy(**fields)._bare is False
+        assert Policy(**fields)._way != "bare"
+
+
+def test_the_way_of_a_first_attempt_is_as_short_as_its_policy_allows():
+    assert Policy(until=bool)._way == "judged"
+    assert Policy(until=bool, deadline=1)._way == "known"
+    for guards in ({"budget": TokenBudget()}, {"breaker": CircuitBreaker()}):
+        assert Policy(**guards)._way == "guarded"
+        for more in ({"until": bool}, {"deadline": 1}):
+            assert Policy(**guards, **more)._way == "watched"
+    for guards in ({"throttle": AdaptiveThrottle()}, {"bulkhead": Bulkhead(1)}):
+        assert Policy(**guards)._way == "full"
 
 
 # delays and describe
@@ -953,20 +981,56 @@ def test_a_policy_calls_and_decorates(flavour, clock):
 
 
 @pytest.mark.parametrize(
-    ("preset", "attempts", "base", "cap", "spread"),
+    ("preset", "attempts", "base", "cap", "spread", "ratio"),
     [
-        (presets.conservative, 3, 1.0, 5.0, 0.10),
-        (presets.standard, 4, 0.5, 15.0, 0.25),
-        (presets.aggressive, 5, 0.1, 30.0, 0.50),
+        (presets.conservative, 3, 1.0, 5.0, 0.10, 0.05),
+        (presets.standard, 4, 0.5, 15.0, 0.25, 0.10),
+        (presets.aggressive, 5, 0.1, 30.0, 0.50, 0.20),
     ],
 )
-def test_the_figures_of_each_preset(preset, attempts, base, cap, spread):
+def test_the_figures_of_each_preset(preset, attempts, base, cap, spread, ratio):
     expected = Policy(
         attempts=attempts, base=base, cap=cap, backoff=functools.partial(proportional_jitter, spread=spread)
     )
-    assert preset() == expected
-    assert hash(preset()) == hash(expected)
-    assert pickle.loads(pickle.dumps(preset())) == preset()
+    made = preset()
+    assert made.replace(budget=None) == expected
+    assert made.budget.ratio == ratio
+    assert hash(made) == hash(expected)
+    assert pickle.loads(pickle.dumps(made.replace(budget=None))) == expected
+
+
+@pytest.mark.parametrize("preset", [presets.conservative, presets.standard, presets.aggressive])
+def test_each_call_of_a_preset_brings_a_budget_of_its_own_unless_it_is_given_one(preset):
+    shared = TokenBudget()
+    assert preset().budget is not preset().budget
+    assert preset(budget=shared).budget is shared
+    assert preset(budget=None).budget is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "failures", "open_for"),
+    [
+        ("payment_api", 5, 60.0),
+        ("internal_service", 10, 30.0),
+        ("primary_database", 3, 10.0),
+        ("cache", 20, 5.0),
+        ("email_provider", 5, 120.0),
+    ],
+)
+def test_the_figures_of_each_breaker(kind, failures, open_for):
+    clock = FakeClock()
+    made = presets.breaker(kind, clock=clock)
+    for _ in range(failures - 1):
+        made.failure()
+    assert made.state == "closed"
+    made.failure()
+    assert (made.state, made.retry_after, made.name) == ("open", open_for, kind)
+    assert presets.breaker(kind, name="other", failures=1).name == "other"
+
+
+def test_an_unknown_kind_of_breaker_is_refused_with_those_that_are_known():
+    with pytest.raises(ValueError, match=r"kind must be one of payment_api, .*email_provider, got 'toaster'"):
+        presets.breaker("toaster")
 
 
 @pytest.mark.parametrize("preset", [presets.conservative, presets.standard, presets.aggressive])

@@ -12,11 +12,13 @@ from ._blocks import retrying
 from ._decorate import retry
 from .classify import Cause, Verdict
 from .context import current_attempt
-from .errors import DeadlineExceeded, RedoubleError, ResultRejected
+from .errors import BulkheadFull, CircuitOpen, DeadlineExceeded, RedoubleError, ResultRejected
 from .policy import Policy, Rule
 
 __all__ = [
+    "BulkheadFull",
     "Cause",
+    "CircuitOpen",
     "DeadlineExceeded",
     "Policy",
     "RedoubleError",

@@ -8,18 +8,22 @@ from __future__ import annotations
 from types import CoroutineType
 
 from ._call import Call, CutOff
-from ._decide import Refused
+from ._decide import Refused, Stop, Wait, afford, ask, broke
 from ._loops import sleep as loop_sleep
 from ._loops import time_limit
 from ._text import brief
 from ._time import sleep_of
-from .context import NUMBER, POLICY, current, first_attempt, shorter, time_left
+from ._trouble import report
+from .context import NUMBER, POLICY, current, shorter, time_left
+from .errors import CircuitOpen
+from .events import Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .breaker import Breaker
     from .context import Surroundings
     from .policy import Policy
 
@@ -31,105 +35,101 @@ if TYPE_CHECKING:
 MORE: Any = object()
 
 
-def wrap(policy: Policy, function: Function, name: str) -> Function:
-    """The function under the policy: which way its first attempt goes is chosen here, once."""
-    if policy._bare:
-        return _wrap_bare(policy, function, name)
-    return (_wrap_full if policy._in_context else _wrap_judged)(policy, function, name)
-
-
-def _wrap_bare(policy: Policy, function: Function, name: str) -> Function:
-    async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return await function(*args, **kwargs)
-        except Exception as error:
-            call = Call(policy, name)
-            if not call.failed(error):
-                raise
-        # Outside the except block: a cancellation during the wait must not be reported as caused by the
-        # failure, whose frames are free by now.
-        return await resume(call, function, args, kwargs)
-
-    return wrapper
-
-
-def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
-    """For a policy that asks for a look at the result, and nothing else."""
-    until: Any = policy.until
-
-    async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        try:
-            result = await function(*args, **kwargs)
-        except Exception as error:
-            call = Call(policy, name)
-            if not call.failed(error):
-                raise
-        else:
-            if until(result):
-                return result
-            call = Call(policy, name)
-            if not call.refused(Refused(result)):
-                return result
-        return await resume(call, function, args, kwargs)
-
-    return wrapper
-
-
-def _wrap_full(policy: Policy, function: Function, name: str) -> Function:
-    """For a policy that asks for more than a try: a context, a deadline, a look at the result."""
-
-    async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return await start(policy, name, first_attempt(policy, name, args, kwargs), function, args, kwargs)
-
-    return wrapper
-
-
 async def start(
-    policy: Policy, name: str, first: Surroundings, function: Function, args: Args, kwargs: Kwargs
+    policy: Policy, name: str, first: Surroundings | None, function: Function, args: Args, kwargs: Kwargs
 ) -> Any:
-    """A call from its first attempt on, in the surroundings made for it."""
-    if not first[NUMBER]:
-        raise Call(policy, name, first).never_began()
+    """A call from its first attempt on, past every guard that its policy has."""
+    call = Call(policy, name, first)
     try:
-        result = await within(first, function, args, kwargs)
-    except Exception as error:
-        call = Call(policy, name, first)
-        if not call.failed(error):
-            raise
-    else:
-        if policy.until is None or policy.until(result):
-            return result
-        call = Call(policy, name, first)
-        if not call.refused(Refused(result)):
-            return result
-    return await resume(call, function, args, kwargs)
+        if not await begin(call, first):
+            return await conclude(call)
+        outcome = await again(call, first, function, args, kwargs)
+        if outcome is MORE:
+            outcome = await resume(call, function, args, kwargs)
+        return outcome
+    finally:
+        call.leave()
+
+
+async def begin(call: Call, first: Surroundings | None) -> bool:
+    """Whether there is a first attempt: there is time, and a place, and no guard against it."""
+    if first is not None and not first[NUMBER]:
+        call.never_began()
+        return False
+    # Asked first as well: who is going to be refused need not wait in a queue before that.
+    return not call.circuit_is_open() and await take_place(call) and call.in_time() and await admit(call)
+
+
+async def take_place(call: Call) -> bool:
+    """Takes the place of the call in its bulkhead, and waits for one if it may."""
+    bulkhead = call.policy.bulkhead
+    if bulkhead is None:
+        return True
+    if not await bulkhead.acquire_async(call.time_left()):
+        call.turned_away(bulkhead.refusal())
+        return False
+    call.place = bulkhead
+    return True
+
+
+async def admit(call: Call) -> bool:
+    """Lets the next attempt past the throttle, which may make it wait, and past the breaker."""
+    while seconds := call.turn():
+        if call.circuit_is_open() or not call.in_time(seconds):
+            return False
+        await wait(call, seconds)
+        call.story.waited_longer(seconds)
+        if not call.in_time():
+            return False
+    refusal = None if call.policy.breaker is None else await _enter(call, call.policy.breaker)
+    if refusal is not None:
+        call.barred(refusal, Reason.circuit)
+    return refusal is None
+
+
+async def _enter(call: Call, breaker: Breaker) -> CircuitOpen | None:
+    """Asks the breaker for a ticket; gives its refusal, to be raised outside of any except block."""
+    try:
+        call.ticket = await _finished(breaker.enter(call.policy.listeners))
+    except CircuitOpen as refusal:
+        return refusal.with_traceback(None)  # whose frames would hold it, and the call
+    except Exception as trouble:  # noqa: BLE001 - a breaker may be the user's own; the call goes on
+        report(breaker, f"guard {breaker.name} failed", trouble)
+    return None
 
 
 async def resume(call: Call, function: Function, args: Args, kwargs: Kwargs) -> Any:
     """The way of a call after its first failure: wait, try again, until there is an end."""
-    while True:
-        await pause(call)
+    while await pause(call):
         outcome = await again(call, call.next_attempt(), function, args, kwargs)
         if outcome is not MORE:
             return outcome
+    return await conclude(call)
 
 
-async def again(call: Call, attempt: Surroundings, function: Function, args: Args, kwargs: Kwargs) -> Any:
-    """One further attempt: its result, its error, or ``MORE``."""
+async def again(
+    call: Call, attempt: Surroundings | None, function: Function, args: Args, kwargs: Kwargs
+) -> Any:
+    """One attempt: its result, its error, or ``MORE``."""
     try:
         result = await within(attempt, function, args, kwargs)
     except Exception as error:
-        if not call.failed(error):
+        if not await failed(call, error):
             raise
         return MORE
+    except BaseException:
+        call.abandon()
+        raise
     if call.accepts(result):
-        call.succeeded()
+        await succeeded(call, result)
         return result
-    return MORE if call.refused(Refused(result)) else result
+    return MORE if await failed(call, Refused(result)) else result
 
 
-async def within(attempt: Surroundings, function: Function, args: Args, kwargs: Kwargs) -> Any:
+async def within(attempt: Surroundings | None, function: Function, args: Args, kwargs: Kwargs) -> Any:
     """One attempt, with its context set and its time limited."""
+    if attempt is None:
+        return await function(*args, **kwargs)
     token = current.set(attempt)
     try:
         seconds = time_limit_of(attempt)
@@ -140,6 +140,41 @@ async def within(attempt: Surroundings, function: Function, args: Args, kwargs: 
         raise timed_out(attempt, seconds)
     finally:
         current.reset(token)
+
+
+async def failed(call: Call, failure: Exception | Refused) -> bool:
+    """Whether the call goes on after this failure; if not, the driver raises it."""
+    if call.policy._guarded:
+        for told in call.failing(failure):
+            await _heard(call, told)
+    outcome = call.decide(failure)
+    if isinstance(outcome, Wait) and call.policy.budget is not None and call.policy.budget.is_async:
+        outcome = await _afford(call.policy, outcome)
+    return call.settle(outcome, failure)
+
+
+async def _afford(policy: Policy, wait: Wait) -> Wait | Stop:
+    """Asks a budget that must be awaited, which `decide` has left out."""
+    try:
+        return afford(policy, wait, await ask(policy, wait))
+    except Exception as error:  # noqa: BLE001 - a budget may be the user's own; the call's error comes out
+        return broke(error, wait)
+
+
+async def succeeded(call: Call, result: Any = None) -> None:
+    """Tells the guards and the listeners that an attempt went well."""
+    if call.policy._guarded:
+        for told in call.succeeding(result):
+            await _heard(call, told)
+    call.succeeded()
+
+
+async def _heard(call: Call, told: Any) -> None:
+    """Awaits what a guard was told, if it is to be awaited; its trouble is not the call's."""
+    try:
+        await _finished(told)
+    except Exception as trouble:  # noqa: BLE001 - a guard may be the user's own
+        report(call.policy, f"a guard of {call.name} failed", trouble)
 
 
 def time_limit_of(attempt: Surroundings) -> float | None:
@@ -157,18 +192,48 @@ def timed_out(attempt: Surroundings, seconds: float) -> TimeoutError:
     return TimeoutError(f"attempt {attempt[NUMBER]} took longer than its timeout of {own:g} s")
 
 
-async def pause(call: Call) -> None:
-    """Waits, lets ``recover`` do its work, and makes sure that there is still time."""
+async def pause(call: Call) -> bool:
+    """Waits, lets ``recover`` do its work, and makes sure that there may be another attempt."""
     try:
-        call.check_time(call.delay)
-        sleep = sleep_of(call.policy.sleep) or loop_sleep
-        await _finished(sleep(call.delay))
+        if call.ending is not None or not call.in_time(call.delay, of_backoff=True):
+            return False
+        await wait(call, call.delay)
         if call.recover is not None and (trouble := await _recover(call, call.recover)):
-            raise call.unrecovered(trouble)
-        call.check_time()
+            call.unrecovered(trouble)
+            return False
+        if not (call.in_time() and (not call.policy._guarded or await admit(call))):
+            return False
         call.let_go()
+        return True
     finally:
         call.held = None
+
+
+async def wait(call: Call, seconds: float) -> None:
+    """Waits, as the policy says or as the event loop does."""
+    sleep = sleep_of(call.policy.sleep) or loop_sleep
+    await _finished(sleep(seconds))
+
+
+async def conclude(call: Call) -> Any:
+    """The end of a call that is over: its fallback answers for the error, or the error is raised."""
+    if call.answered:
+        fallback: Any = call.policy.fallback
+        error = call.conclude()
+        trouble, value = await _answer(fallback, error) if callable(fallback) else (None, fallback)
+        if trouble is None:
+            return value
+        call.unanswered(trouble, error)
+        del error  # which would hold itself in this frame
+    return call.come_out()
+
+
+async def _answer(fallback: Function, error: Exception) -> tuple[str | None, Any]:
+    """What went wrong with a fallback, and what it gave."""
+    try:
+        return None, await _finished(fallback(error))
+    except Exception as trouble:  # noqa: BLE001 - the call's own error comes out, with this one noted
+        return f"fallback raised {brief(trouble)}", None
 
 
 async def _recover(call: Call, recover: Function) -> str | None:
@@ -185,10 +250,9 @@ async def _recover(call: Call, recover: Function) -> str | None:
     return None
 
 
-async def _finished(outcome: Any) -> None:
-    """Awaits what a sync or async function of the user's gave, if it is to be awaited."""
-    if hasattr(outcome, "__await__"):
-        await outcome
+async def _finished(outcome: Any) -> Any:
+    """What a sync or async function of the user's gave, awaited if it is to be awaited."""
+    return (await outcome) if hasattr(outcome, "__await__") else outcome
 
 
 async def under(around: Surroundings, coroutine: Any) -> Any:
@@ -203,29 +267,20 @@ async def under(around: Surroundings, coroutine: Any) -> Any:
 # A plain function turned out to give a coroutine: the call goes on here, from that coroutine on.
 
 
-def take_over(
-    policy: Policy,
-    name: str,
-    first: Surroundings | None,
-    coroutine: Any,
-    function: Function,
-    args: Args,
-    kwargs: Kwargs,
-) -> Any:
-    """The rest of a call whose first attempt gave a coroutine, to be awaited in its stead."""
-    anew = awaiting(function, coroutine)
-    if first is None:
-        return wrap(policy, anew, name)(*args, **kwargs)
-    return start(policy, name, first, anew, args, kwargs)
-
-
 async def carry_on(
-    call: Call, attempt: Surroundings, coroutine: Any, function: Function, args: Args, kwargs: Kwargs
+    call: Call, attempt: Surroundings | None, coroutine: Any, function: Function, args: Args, kwargs: Kwargs
 ) -> Any:
-    """The same from a later attempt on."""
+    """The rest of a call one of whose attempts gave a coroutine; its place is its own while it is awaited."""
     anew = awaiting(function, coroutine)
-    outcome = await again(call, attempt, anew, args, kwargs)
-    return await resume(call, anew, args, kwargs) if outcome is MORE else outcome
+    try:
+        if not await take_place(call):
+            return await conclude(call)
+        outcome = await again(call, attempt, anew, args, kwargs)
+        return await resume(call, anew, args, kwargs) if outcome is MORE else outcome
+    finally:
+        coroutine.close()  # where there was no place for it; otherwise it is over
+        call.abandon()
+        call.leave()
 
 
 def awaiting(function: Function, first: Any = None) -> Function:

@@ -12,36 +12,22 @@ from types import CoroutineType
 from . import _async, _decorate, _sync
 from ._call import Call
 from ._callables import is_async
-from ._checks import seconds as checked_seconds
-from ._decide import Progress, Refused, Wait, decide
-from ._loops import time_limit
+from ._decide import Progress, Wait, decide
+from ._runs import NAME, AsyncBlockAttempt, BlockAttempt
 from ._story import is_told, tell
 from ._time import clock_of
-from .context import (
-    NUMBER,
-    PREVIOUS,
-    Attempt,
-    boundary,
-    current,
-    first_attempt,
-    leave,
-    running_in,
-    time_left,
-)
+from .context import NUMBER, boundary, current, first_attempt, leave, running_in, time_left
+from .errors import RedoubleError
 from .policy import Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextvars import Token
-    from datetime import timedelta
     from types import TracebackType
     from typing import Any, NoReturn, ParamSpec, Self, TypeVar
 
     from typing_extensions import Unpack
 
-    from ._loops import AsyncioLimit, TrioLimit
-    from .context import Surroundings
     from .policy import PolicyFields
 
     P = ParamSpec("P")
@@ -49,142 +35,34 @@ if TYPE_CHECKING:
 
     B = TypeVar("B", bound="BlockAttempt")
 
-# What a block is called in notes and logs, if its policy has no name.
-_NAME = "block"
-
-# How far a run has come. One that is never entered would loop for ever, so that is an error.
-_NEW, _RUNNING, _AGAIN, _DONE = "new", "running", "again", "done"
-
-
-class BlockAttempt(Attempt):
-    """One run of a block: ``for attempt in retrying(...): with attempt: ...``."""
-
-    # Class-level defaults keep the making of a first run short.
-    _state = _NEW
-    _refused: Refused | None = None
-    _token: Token[Surroundings | None]
-    number = 1
-
-    def __init__(self, policy: Policy, surroundings: Surroundings | None, call: Call | None = None) -> None:
-        self._policy = policy
-        self._surroundings = surroundings
-        self._call = call
-        if call is not None and surroundings is not None:
-            self.number, self._failure = surroundings[NUMBER], surroundings[PREVIOUS]
-
-    def again(self, reason: str = "asked to run again", after: float | timedelta | None = None) -> None:
-        """Asks for another run without an exception; the block still runs to its end.
-
-        ``after`` is the wait in seconds, instead of the backoff's. When there is no attempt left,
-        `ResultRejected` comes out with the reason.
-        """
-        wait = None if after is None else checked_seconds("after", after)
-        self._refused = Refused(None, str(reason), wait)
-
-    def __enter__(self) -> Self:
-        if self._state is not _NEW:
-            raise RuntimeError(f"attempt {self.number} was entered already: each runs its block once")
-        self._state = _RUNNING
-        if self._surroundings is not None:
-            self._token = current.set(self._surroundings)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        if self._surroundings is not None:
-            leave(self._token)
-        self._state = _DONE
-        if error is not None:
-            more = isinstance(error, Exception) and self._begun().failed(error)
-        elif self._refused is not None:
-            more = self._begun().refused(self._refused)
-        else:
-            more = False
-            if self._call is not None:
-                self._call.succeeded()
-        if more:
-            self._state = _AGAIN
-        return more
-
-    def _begun(self) -> Call:
-        """The call that this run belongs to, which begins with its first failure."""
-        self._call = self._call or Call(self._policy, _NAME, self._surroundings)
-        return self._call
-
-    def _forget(self) -> None:
-        """The loop was left: a failure that was held for another run is not needed any more."""
-        if self._call is not None:
-            self._call.held = None
-
-    def _to_go_on(self) -> Call | None:
-        """The call, if the block is to be run again."""
-        if self._state is _DONE:
-            return None
-        if self._state is not _AGAIN:
-            raise RuntimeError(
-                "the block of a retrying() loop must stand in 'with attempt:', or no failure can be seen: "
-                "for attempt in retrying(...): with attempt: ..."
-            )
-        return self._call
-
-
-class AsyncBlockAttempt(BlockAttempt):
-    """As `BlockAttempt`, in an ``async for``: timeout and deadline cut the block off."""
-
-    _limit: AsyncioLimit | TrioLimit | None = None
-    _seconds = 0.0
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        seconds = None if self._surroundings is None else _async.time_limit_of(self._surroundings)
-        if seconds is not None:
-            self._seconds = seconds
-            self._limit = time_limit(seconds)
-            self._limit.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        limit, self._limit = self._limit, None
-        try:
-            if limit is not None and self._surroundings is not None and limit.__exit__(kind, error, trace):
-                raise _async.timed_out(self._surroundings, self._seconds)
-        except BaseException as instead:  # the limit's own, or what a cancelled nursery made of it
-            if super().__exit__(type(instead), instead, instead.__traceback__):
-                return True
-            raise
-        return super().__exit__(kind, error, trace)
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        return self.__exit__(kind, error, trace)
-
 
 def _first(policy: Policy, kind: type[B]) -> B:
     """The first run of a block, with the limits its policy asks for."""
-    if not policy._in_context:
-        return kind(policy, None)
-    surroundings = first_attempt(policy, _NAME, (), {})
-    if not surroundings[NUMBER]:
-        raise Call(policy, _NAME, surroundings).never_began()
-    return kind(policy, surroundings)
+    if policy._falls_back:
+        raise TypeError(
+            "a block has no result that a fallback could stand in for: "
+            "catch the error, or call a function: with retrying(...) as call: call(function, ...)"
+        )
+    surroundings = first_attempt(policy, NAME, (), {}) if policy._in_context else None
+    if not policy._guarded and (surroundings is None or surroundings[NUMBER]):
+        return kind(policy, surroundings)
+    return kind(policy, surroundings, Call(policy, NAME, surroundings))
 
 
 def _runs(policy: Policy) -> Iterator[BlockAttempt]:
     """The runs of one block, one after the other."""
     if policy.sleep is not None and is_async(policy.sleep):
         raise TypeError(f"a sync block needs a sync sleep, got {policy.sleep!r}; use 'async for'")
+    if awaited := policy._awaited():
+        raise TypeError(f"the {awaited[0]} of this policy must be awaited: use 'async for'")
     attempt = _first(policy, BlockAttempt)
     try:
+        if attempt._call is not None and not _sync.begin(attempt._call, attempt._surroundings):
+            _sync.conclude(attempt._call)
         yield attempt
         while (call := attempt._to_go_on()) is not None:
-            _sync.pause(call)
+            if not _sync.pause(call):
+                _sync.conclude(call)
             attempt = BlockAttempt(policy, call.next_attempt(), call)
             yield attempt
     finally:
@@ -205,15 +83,28 @@ class AsyncBlocks:
 
     async def __anext__(self) -> AsyncBlockAttempt:
         last = self._last
-        if last is None:
-            attempt = _first(self._policy, AsyncBlockAttempt)
-        elif (call := last._to_go_on()) is None:
-            raise StopAsyncIteration
-        else:
-            await _async.pause(call)
-            attempt = AsyncBlockAttempt(self._policy, call.next_attempt(), call)
-        self._last = attempt
+        try:
+            attempt = self._last = await (self._begin() if last is None else self._go_on(last))
+        except BaseException:
+            # Now, and not when this object goes: the error that comes out holds on to it.
+            if self._last is not None:
+                self._last._forget()
+            raise
         return attempt
+
+    async def _begin(self) -> AsyncBlockAttempt:
+        attempt = self._last = _first(self._policy, AsyncBlockAttempt)
+        if attempt._call is not None and not await _async.begin(attempt._call, attempt._surroundings):
+            await _async.conclude(attempt._call)
+        return attempt
+
+    async def _go_on(self, last: AsyncBlockAttempt) -> AsyncBlockAttempt:
+        call = last._to_go_on()
+        if call is None:
+            raise StopAsyncIteration
+        if not await _async.pause(call):
+            await _async.conclude(call)
+        return AsyncBlockAttempt(self._policy, call.next_attempt(), call)
 
     def __del__(self) -> None:
         if self._last is not None:
@@ -316,7 +207,7 @@ class retrying:  # noqa: N801 - used like a function
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _close(self)
-        if isinstance(error, Exception) and not is_told(error) and _would_retry(self._policy, error):
+        if isinstance(error, Exception) and not _from_a_call(error) and _would_retry(self._policy, error):
             tell(error, _ONCE)
 
     async def __aenter__(self) -> Scope:
@@ -345,8 +236,14 @@ def _close(owner: retrying) -> None:
     _open.set(tuple(opened))
 
 
+def _from_a_call(error: Exception) -> bool:
+    """Whether an error came out of a call in the scope: it has its story, or is one of ours."""
+    return is_told(error) or isinstance(error, RedoubleError)
+
+
 def _would_retry(policy: Policy, error: Exception) -> bool:
-    return isinstance(decide(policy, Progress(), error, 0.0), Wait)
+    # Without its guards: nothing is to be paid for a retry that will not be made.
+    return isinstance(decide(policy.replace(budget=None, breaker=None), Progress(), error, 0.0), Wait)
 
 
 def _made(policy: Any, fields: PolicyFields) -> Policy:

@@ -39,6 +39,10 @@ def one_of(*choices: Any) -> Check:
     return checked
 
 
+def anything(name: str, value: Any) -> Any:
+    return value
+
+
 def attempts(name: str, value: Any) -> int:
     return whole(name, value, at_least=1)
 

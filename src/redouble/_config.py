@@ -132,6 +132,17 @@ def _count(name: str, value: Any) -> Any:
     return value
 
 
+def _whole(name: str, value: Any) -> Any:
+    """A whole number, which may be below 0."""
+    if isinstance(value, str):
+        text = value.strip()
+        digits = text.removeprefix("-")
+        if _says_none(digits):
+            raise ValueError(f"{name} must be a whole number, got {value!r}")
+        return -_count(name, digits) if text.startswith("-") else _count(name, digits)
+    return value
+
+
 def _switch(name: str, value: Any) -> Any:
     if isinstance(value, str):
         word = value.strip().lower()
@@ -170,6 +181,23 @@ def _jitter_factor(name: str, value: Any) -> Any:
     if number(name, value) > 1:
         raise ValueError(f"{name} must be at most 1, got {value!r}")
     return functools.partial(_backoff.proportional_jitter, spread=float(value))
+
+
+def _retry_budget(name: str, value: Any) -> Any:
+    """A budget of its own for the policy: the share of calls that may be retries, ``0.1`` or ``"10%"``."""
+    if _says_none(value):
+        return None
+    share = value
+    if isinstance(value, str):
+        text = value.strip().removesuffix("%").strip()
+        if not _is_decimal(text):
+            raise ValueError(f"{name} must be a share such as 0.1 or '10%', got {value!r}")
+        share = float(text) / 100 if value.strip().endswith("%") else float(text)
+    if number(name, share) > 1:
+        raise ValueError(f"{name} must be a share from 0 to 1, or a percentage such as '10%', got {value!r}")
+    from .budget import RatioBudget
+
+    return RatioBudget(float(share))
 
 
 def _rules(name: str, value: Any) -> Any:
@@ -218,9 +246,16 @@ READERS: dict[str, Reader] = {
     "enabled": ("enabled", _switch),
     "name": ("name", _as_it_is),
     "rules": ("rules", _rules),
+    "retry_budget": ("budget", _retry_budget),
+    "priority": ("priority", _whole),
     # These hold code, not data; a mapping made in Python may still carry them.
     "on": ("on", _as_it_is),
     "until": ("until", _as_it_is),
+    "budget": ("budget", _as_it_is),
+    "breaker": ("breaker", _as_it_is),
+    "throttle": ("throttle", _as_it_is),
+    "bulkhead": ("bulkhead", _as_it_is),
+    "fallback": ("fallback", _as_it_is),
     "listeners": ("listeners", _as_it_is),
     "rng": ("rng", _as_it_is),
     "clock": ("clock", _as_it_is),

@@ -2,8 +2,10 @@
 
 `decide` asks in this order, free questions first:
 
-    enabled, verdict, idempotency, attempts, hint against patience, delay against deadline, nesting
+    enabled, verdict, idempotency, attempts, hint against patience, delay against deadline, nesting,
+    breaker, budget
 
+The budget is last because it is the only one that spends; one that must be awaited is asked by the driver.
 What it knows of the call is a `Progress`, in numbers; what it is asked about is an exception, or a
 `Refused` result.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 from ._numbers import INF
 from ._record import Record, assign
 from ._text import brief
+from ._trouble import report
 from .backoff import LONGEST, full_jitter, next_delay, shown_name
 from .classify import Cause, Classifier, Verdict, repeatable, request_method, retry_after, verdict
 from .context import disabled_here
@@ -22,6 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .breaker import Breaker
+    from .errors import RedoubleError
     from .policy import Policy, Rule
 
 
@@ -72,11 +77,13 @@ class Progress:
 class Wait:
     """There will be another attempt after ``delay`` seconds."""
 
-    __slots__ = ("delay", "previous", "rule", "rule_key", "verdict")
+    __slots__ = ("cost", "delay", "previous", "rule", "rule_key", "verdict")
 
     def __init__(
         self, delay: float, previous: float, verdict: Verdict, rule: Rule | None, rule_key: Any
     ) -> None:
+        self.cost = 0.0
+        """What the budget has taken for it."""
         self.delay = delay
         self.previous = previous
         """For the next decision: the backoff's own answer, whatever a server asked for, at least ``base``."""
@@ -123,7 +130,48 @@ def _decide(policy: Policy, progress: Progress, failure: Exception | Refused, no
         return Stop(Reason.deadline, _too_late(progress, delay, hint, now), found)
     if progress.outer_retrying and policy.nested == "defer":
         return Stop(Reason.nested, "left to the call further out, which is already retrying", found)
-    return Wait(delay, previous, found, rule, key)
+    wait = Wait(delay, previous, found, rule, key)
+    return _past_guards(policy, wait) if policy._guarded else wait
+
+
+def _past_guards(policy: Policy, wait: Wait) -> Wait | Stop:
+    if policy.breaker is not None and (refusal := refused_by(policy.breaker)) is not None:
+        return Stop(Reason.circuit, str(refusal), wait.verdict)
+    if policy.budget is None or policy.budget.is_async:
+        return wait
+    try:
+        return afford(policy, wait, ask(policy, wait))
+    except Exception as error:  # noqa: BLE001 - a budget may be the user's own
+        return broke(error, wait)
+
+
+def refused_by(breaker: Breaker) -> RedoubleError | None:
+    """With what a breaker would refuse a call now; ``None`` if it would not, or cannot say."""
+    try:
+        return breaker.refusal() if breaker.refuses() else None
+    except Exception as error:  # noqa: BLE001 - a breaker may be the user's own; the call goes on
+        report(breaker, f"guard {breaker.name} failed", error)
+        return None
+
+
+def broke(error: Exception, wait: Wait) -> Stop:
+    """The end, because the budget itself has failed."""
+    return Stop(Reason.budget, f"the retry budget failed with {brief(error)}", wait.verdict)
+
+
+def ask(policy: Policy, wait: Wait) -> Any:
+    """Asks the policy's budget for a retry: gives what it costs, or something to await for that."""
+    budget: Any = policy.budget
+    return budget.acquire(timeout=wait.verdict.cause is Cause.timeout, priority=policy.priority)
+
+
+def afford(policy: Policy, wait: Wait, cost: float) -> Wait | Stop:
+    """The wait, paid for; or the end, if the budget has refused."""
+    if cost:
+        wait.cost = cost
+        return wait
+    budget: Any = policy.budget
+    return Stop(Reason.budget, f"the retry budget is spent ({budget.name})", wait.verdict)
 
 
 def _enabled(policy: Policy) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partialmethod
 
-from . import _async, _sync
+from . import _async, _async_first, _sync_first
 from ._callables import (
     ASYNC,
     ASYNC_GENERATOR,
@@ -110,8 +110,8 @@ def _descriptor(policy: Policy, made: Any) -> Any:
 
 
 _WRAPPERS = {
-    SYNC: _sync.wrap,
-    ASYNC: _async.wrap,
+    SYNC: _sync_first.wrap,
+    ASYNC: _async_first.wrap,
     GENERATOR: wrap_generator,
     ASYNC_GENERATOR: wrap_async_generator,
 }
@@ -120,12 +120,21 @@ _WRAPPERS = {
 def _check_fit(policy: Policy, kind: str, name: str) -> None:
     """Refuses at decoration what could not work at the first retry."""
     if kind in (SYNC, GENERATOR):
-        asynchronous = [
-            rule.recover for rule in policy.rules.values() if rule.recover and is_async(rule.recover)
-        ]
-        if asynchronous:
-            raise TypeError(f"{name} is sync, so recover must be sync too, got {asynchronous[0]!r}")
-        if policy.sleep is not None and is_async(policy.sleep):
-            raise TypeError(f"{name} is sync, so sleep must be sync too, got {policy.sleep!r}")
-    if kind in (GENERATOR, ASYNC_GENERATOR) and policy.until is not None:
-        raise TypeError(f"{name} is a generator, which returns no result that until= could judge")
+        if awaited := policy._awaited():
+            raise TypeError(
+                f"{name} is sync, and the {awaited[0]} of its policy must be awaited: give it a sync client"
+            )
+        functions = [("recover", rule.recover) for rule in policy.rules.values()]
+        for field, given in (*functions, ("sleep", policy.sleep), ("fallback", policy.fallback)):
+            if callable(given) and is_async(given):
+                raise TypeError(f"{name} is sync, so {field} must be sync too, got {given!r}")
+    if kind in (GENERATOR, ASYNC_GENERATOR):
+        if policy.until is not None:
+            raise TypeError(f"{name} is a generator, which returns no result that until= could judge")
+        if policy._falls_back:
+            raise TypeError(f"{name} is a generator, whose items a fallback= cannot stand in for")
+        if policy.bulkhead is not None:
+            raise TypeError(
+                f"{name} is a generator, which is still under way when its first item is out: "
+                "put 'with bulkhead:' around the loop over its items"
+            )

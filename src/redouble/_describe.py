@@ -30,7 +30,7 @@ class _Longest:
 def describe(policy: Policy) -> str:
     """One sentence a line: attempts, waits, failures, limits, and what it adds up to."""
     retries = [] if _once(policy) else [_waits(policy), _failures(policy), _hints(policy)]
-    limits = [_deadline(policy), _timeout(policy), "" if _once(policy) else _nested(policy)]
+    limits = [_deadline(policy), _timeout(policy), "" if _once(policy) else _nested(policy), *_guards(policy)]
     return "\n".join(line for line in (_attempts(policy), *retries, *limits, _longest(policy)) if line)
 
 
@@ -104,11 +104,30 @@ def _nested(policy: Policy) -> str:
     )
 
 
+def _guards(policy: Policy) -> list[str]:
+    lines: list[str] = []
+    if policy.budget is not None and not _once(policy):
+        lines.append(f"Retries only while {policy.budget.name} has something left.")
+    if policy.breaker is not None:
+        lines.append(
+            f"Calls only while the circuit of {policy.breaker.name} is not open, and ends when it opens."
+        )
+    if policy.throttle is not None:
+        lines.append(f"Sends no faster than {policy.throttle.name} allows.")
+    if policy.bulkhead is not None:
+        lines.append(f"Runs at most {policy.bulkhead.limit} calls at once in {policy.bulkhead.name}.")
+    if policy._falls_back and policy.enabled is not False:
+        lines.append("Gives a fallback where it would give up on what may be retried.")
+    return lines
+
+
 def _longest(policy: Policy) -> str:
     waits = _longest_waits(policy)
+    guards = policy.throttle is not None or policy.bulkhead is not None
     if policy.deadline is not None and (waits is None or waits > policy.deadline):
         return f"Takes at most {policy.deadline:g} s, and a sync attempt that is running then."
-    return f"Takes at most {waits:g} s of waiting without server hints, plus the attempts themselves."
+    besides = "server hints and guards" if guards else "server hints"
+    return f"Takes at most {waits:g} s of waiting without {besides}, plus the attempts themselves."
 
 
 def _longest_waits(policy: Policy) -> float | None:

@@ -26,7 +26,15 @@ def number(name: str, value: Any) -> float:
     return result
 
 
-def whole(name: str, value: Any, *, at_least: int) -> int:
+def above_zero(name: str, value: Any) -> float:
+    """A finite float above 0."""
+    result = number(name, value)
+    if result == 0.0:
+        raise ValueError(f"{name} must be above 0, got {value!r}")
+    return result
+
+
+def whole(name: str, value: Any, *, at_least: int | None) -> int:
     """An int of at least that much, from anything with ``__index__`` but a bool."""
     if isinstance(value, bool):
         raise ValueError(f"{name} must be a whole number, not a bool, got {value!r}")
@@ -36,7 +44,7 @@ def whole(name: str, value: Any, *, at_least: int) -> int:
         raise ValueError(f"{name} must be a whole number, got {value!r}")
     else:
         raise TypeError(f"{name} must be a whole number, got {value!r}")
-    if result < at_least:
+    if at_least is not None and result < at_least:
         hint = " (the first call counts)" if name == "attempts" else ""
         raise ValueError(f"{name} must be at least {at_least}{hint}, got {value!r}")
     return result

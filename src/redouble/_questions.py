@@ -32,6 +32,7 @@ from ._headers import reader, silent
 from ._hints import INTERESTING, hint, shows_limit, word
 from ._record import Record
 from ._shapes import class_name, delay, entry, lacks, probe, text, whole
+from .errors import BulkheadFull, CircuitOpen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -135,7 +136,9 @@ def _own(case: Case) -> Verdict | None:
     """Is it redouble's own? Then there was a decision already."""
     if not case.kind.own:
         return None
-    return Verdict(False, Cause.permanent, reason=f"redouble's own {class_name(case.exc)}")
+    # For those who retry it all the same: when a circuit lets calls through, and that nothing was called.
+    wait, refused = getattr(case.exc, "retry_after", None), isinstance(case.exc, (BulkheadFull, CircuitOpen))
+    return Verdict(False, Cause.permanent, None, wait, f"redouble's own {class_name(case.exc)}", refused)
 
 
 def _code(case: Case) -> Verdict | None:

@@ -52,11 +52,16 @@ class Record:
 
 def same(one: Any, other: Any) -> bool:
     """Equality that also holds for ``functools.partial`` objects made apart, as after unpickling."""
+    if one is other:
+        return True
     if type(one) is type(other) is partial:
         return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
     if type(one) is type(other) is tuple:
         return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001 - a value of the user's that cannot be compared, such as an array
+        return False
 
 
 def _hash(value: Any) -> int:

@@ -33,6 +33,12 @@ class Story:
         if len(self._attempts) > _FIRST + _LAST:
             del self._attempts[_FIRST]
 
+    def waited_longer(self, seconds: float) -> None:
+        """The wait after the last attempt was longer than the backoff's: a guard made it so."""
+        if self._attempts:
+            number, kind, message, delay = self._attempts[-1]
+            self._attempts[-1] = number, kind, message, (delay or 0.0) + seconds
+
     def without_the_wait(self) -> None:
         """The wait after the last attempt was not made after all."""
         number, kind, message, _ = self._attempts[-1]

@@ -6,7 +6,7 @@ After that the consumer has seen items, so an error passes through: a new start 
 
 from __future__ import annotations
 
-from . import _async, _sync
+from . import _async_first, _sync_first
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def wrap_generator(policy: Policy, function: Callable[..., Any], name: str) -> C
         except StopIteration as end:
             return _Ended(end.value)
 
-    start = _sync.wrap(policy, begin, name)
+    start = _sync_first.wrap(policy, begin, name)
 
     def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         begun: Any = start(*args, **kwargs)
@@ -81,7 +81,7 @@ def wrap_async_generator(policy: Policy, function: Callable[..., Any], name: str
         except StopAsyncIteration:
             return None
 
-    start = _async.wrap(policy, begin, name)
+    start = _async_first.wrap(policy, begin, name)
 
     async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         begun = await start(*args, **kwargs)

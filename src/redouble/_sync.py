@@ -1,14 +1,11 @@
 """The loop. Its twin with awaits is ``_async``; a test holds the two together.
 
 attempt -> outcome -> classify -> decide -> wait -> next attempt
-
-The hot path is the first function: a success under a policy that asks for nothing special is one ``try``.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from types import CoroutineType
 
 from . import _async
@@ -16,15 +13,18 @@ from ._call import Call
 from ._decide import Refused
 from ._loops import in_event_loop
 from ._text import brief
-from ._time import fakes, real_sleep, sleep_of
+from ._time import real_sleep, sleep_of
 from ._trouble import report, say
-from .context import NUMBER, current, first_attempt
+from .context import NUMBER, current
+from .errors import CircuitOpen
+from .events import Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .breaker import Breaker
     from .context import Surroundings
     from .policy import Policy
 
@@ -35,122 +35,102 @@ if TYPE_CHECKING:
 MORE = _async.MORE
 
 
-def wrap(policy: Policy, function: Function, name: str) -> Function:
-    """The function under the policy: which way its first attempt goes is chosen here, once."""
-    if policy._bare:
-        return _wrap_bare(policy, function, name)
-    return (_wrap_full if policy._in_context else _wrap_judged)(policy, function, name)
+def start(
+    policy: Policy, name: str, first: Surroundings | None, function: Function, args: Args, kwargs: Kwargs
+) -> Any:
+    """A call from its first attempt on, past every guard that its policy has."""
+    call = Call(policy, name, first)
+    try:
+        if not begin(call, first):
+            return conclude(call)
+        outcome = again(call, first, function, args, kwargs)
+        if outcome is MORE:
+            outcome = resume(call, function, args, kwargs)
+        return outcome
+    finally:
+        call.leave()
 
 
-def _wrap_bare(policy: Policy, function: Function, name: str) -> Function:
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        try:
-            result = function(*args, **kwargs)
-            if type(result) is not CoroutineType:
-                return result
-        except Exception as error:
-            call = Call(policy, name)
-            if not call.failed(error):
-                raise
-        else:
-            return _async.take_over(policy, name, None, result, function, args, kwargs)
-        # Outside the except block: an interrupt during the wait must not be reported as caused by the
-        # failure, whose frames are free by now.
-        return resume(call, function, args, kwargs)
-
-    return wrapper
+def begin(call: Call, first: Surroundings | None) -> bool:
+    """Whether there is a first attempt: there is time, and a place, and no guard against it."""
+    if first is not None and not first[NUMBER]:
+        call.never_began()
+        return False
+    # Asked first as well: who is going to be refused need not wait in a queue before that.
+    return not call.circuit_is_open() and take_place(call) and call.in_time() and admit(call)
 
 
-def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
-    """For a policy that asks for a look at the result, and nothing else."""
-    until: Any = policy.until
-
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        try:
-            result = function(*args, **kwargs)
-        except Exception as error:
-            call = Call(policy, name)
-            if not call.failed(error):
-                raise
-        else:
-            if type(result) is CoroutineType:
-                return _async.take_over(policy, name, None, result, function, args, kwargs)
-            if until(result):
-                return result
-            call = Call(policy, name)
-            if not call.refused(Refused(result)):
-                return result
-        return resume(call, function, args, kwargs)
-
-    return wrapper
+def take_place(call: Call) -> bool:
+    """Takes the place of the call in its bulkhead, and waits for one if it may."""
+    bulkhead = call.policy.bulkhead
+    if bulkhead is None:
+        return True
+    # Who blocks an event loop in a queue may wait for a task of that loop, and so for ever.
+    if not bulkhead.acquire(0.0 if in_event_loop() else call.time_left()):
+        call.turned_away(bulkhead.refusal())
+        return False
+    call.place = bulkhead
+    return True
 
 
-def _wrap_full(policy: Policy, function: Function, name: str) -> Function:
-    """For a policy that asks for more than a try: a context, a deadline, a look at the result."""
-    until = policy.until
-    # Where a deadline is all that is asked for, and nothing is set further out, the surroundings are made
-    # on the spot: what `first_attempt` would give, without the call, is a seventh off the whole.
-    seconds = policy.deadline if policy.idempotency_key is False else None
+def admit(call: Call) -> bool:
+    """Lets the next attempt past the throttle, which may make it wait, and past the breaker."""
+    while seconds := call.turn():
+        if call.circuit_is_open() or not call.in_time(seconds):
+            return False
+        wait(call, seconds)
+        call.story.waited_longer(seconds)
+        if not call.in_time():
+            return False
+    refusal = None if call.policy.breaker is None else _enter(call, call.policy.breaker)
+    if refusal is not None:
+        call.barred(refusal, Reason.circuit)
+    return refusal is None
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if seconds is not None and current.get() is None and not fakes:
-            clock = policy.clock or time.monotonic
-            started = clock()
-            first: Surroundings = policy, clock, started, started + seconds, 1, 1, None, None, None
-        else:
-            first = first_attempt(policy, name, args, kwargs)
-            if not first[NUMBER]:
-                raise Call(policy, name, first).never_began()
-        token = current.set(first)
-        try:
-            try:
-                result = function(*args, **kwargs)
-            finally:
-                current.reset(token)
-        except Exception as error:
-            call = Call(policy, name, first)
-            if not call.failed(error):
-                raise
-        else:
-            if type(result) is CoroutineType:
-                return _async.take_over(policy, name, first, result, function, args, kwargs)
-            if until is None or until(result):
-                return result
-            call = Call(policy, name, first)
-            if not call.refused(Refused(result)):
-                return result
-        return resume(call, function, args, kwargs)
 
-    return wrapper
+def _enter(call: Call, breaker: Breaker) -> CircuitOpen | None:
+    """Asks the breaker for a ticket; gives its refusal, to be raised outside of any except block."""
+    try:
+        call.ticket = breaker.enter(call.policy.listeners)
+    except CircuitOpen as refusal:
+        return refusal.with_traceback(None)  # whose frames would hold it, and the call
+    except Exception as trouble:  # noqa: BLE001 - a breaker may be the user's own; the call goes on
+        report(breaker, f"guard {breaker.name} failed", trouble)
+    return None
 
 
 def resume(call: Call, function: Function, args: Args, kwargs: Kwargs) -> Any:
     """The way of a call after its first failure: wait, try again, until there is an end."""
-    while True:
-        pause(call)
+    while pause(call):
         outcome = again(call, call.next_attempt(), function, args, kwargs)
         if outcome is not MORE:
             return outcome
+    return conclude(call)
 
 
-def again(call: Call, attempt: Surroundings, function: Function, args: Args, kwargs: Kwargs) -> Any:
-    """One further attempt: its result, its error, or ``MORE``."""
+def again(call: Call, attempt: Surroundings | None, function: Function, args: Args, kwargs: Kwargs) -> Any:
+    """One attempt: its result, its error, or ``MORE``."""
     try:
         result = within(attempt, function, args, kwargs)
     except Exception as error:
-        if not call.failed(error):
+        if not failed(call, error):
             raise
         return MORE
+    except BaseException:
+        call.abandon()
+        raise
     if type(result) is CoroutineType:
         return _async.carry_on(call, attempt, result, function, args, kwargs)
     if call.accepts(result):
-        call.succeeded()
+        succeeded(call, result)
         return result
-    return MORE if call.refused(Refused(result)) else result
+    return MORE if failed(call, Refused(result)) else result
 
 
-def within(attempt: Surroundings, function: Function, args: Args, kwargs: Kwargs) -> Any:
+def within(attempt: Surroundings | None, function: Function, args: Args, kwargs: Kwargs) -> Any:
     """One attempt, with its context set."""
+    if attempt is None:
+        return function(*args, **kwargs)
     token = current.set(attempt)
     try:
         return function(*args, **kwargs)
@@ -158,22 +138,72 @@ def within(attempt: Surroundings, function: Function, args: Args, kwargs: Kwargs
         current.reset(token)
 
 
-def pause(call: Call) -> None:
-    """Waits, lets ``recover`` do its work, and makes sure that there is still time."""
+def failed(call: Call, failure: Exception | Refused) -> bool:
+    """Whether the call goes on after this failure; if not, the driver raises it."""
+    if call.policy._guarded:
+        for _ in call.failing(failure):
+            pass
+    return call.settle(call.decide(failure), failure)
+
+
+def succeeded(call: Call, result: Any = None) -> None:
+    """Tells the guards and the listeners that an attempt went well."""
+    if call.policy._guarded:
+        for _ in call.succeeding(result):
+            pass
+    call.succeeded()
+
+
+def pause(call: Call) -> bool:
+    """Waits, lets ``recover`` do its work, and makes sure that there may be another attempt."""
     try:
-        call.check_time(call.delay)
-        sleep = sleep_of(call.policy.sleep)
-        if sleep is None:
-            if in_event_loop():
-                warn_blocking(call.name)
-            sleep = real_sleep
-        _really(sleep, sleep(call.delay), call.delay)
+        if call.ending is not None or not call.in_time(call.delay, of_backoff=True):
+            return False
+        wait(call, call.delay)
         if call.recover is not None and (trouble := _recover(call, call.recover)):
-            raise call.unrecovered(trouble)
-        call.check_time()
+            call.unrecovered(trouble)
+            return False
+        if not (call.in_time() and (not call.policy._guarded or admit(call))):
+            return False
         call.let_go()
+        return True
     finally:
         call.held = None
+
+
+def wait(call: Call, seconds: float) -> None:
+    """Waits, as the policy says or for real."""
+    sleep = sleep_of(call.policy.sleep)
+    if sleep is None:
+        if in_event_loop():
+            warn_blocking(call.name)
+        sleep = real_sleep
+    _really(sleep, sleep(seconds), seconds)
+
+
+def conclude(call: Call) -> Any:
+    """The end of a call that is over: its fallback answers for the error, or the error is raised."""
+    if call.answered:
+        fallback: Any = call.policy.fallback
+        error = call.conclude()
+        trouble, value = _answer(fallback, error) if callable(fallback) else (None, fallback)
+        if trouble is None:
+            return value
+        call.unanswered(trouble, error)
+        del error  # which would hold itself in this frame
+    return call.come_out()
+
+
+def _answer(fallback: Function, error: Exception) -> tuple[str | None, Any]:
+    """What went wrong with a fallback, and what it gave."""
+    try:
+        value = fallback(error)
+    except Exception as trouble:  # noqa: BLE001 - the call's own error comes out, with this one noted
+        return f"fallback raised {brief(trouble)}", None
+    if type(value) is CoroutineType:
+        value.close()
+        return "fallback is async, which a sync call cannot await", None
+    return None, value
 
 
 def _really(sleep: Function, outcome: Any, seconds: float) -> None:

@@ -2,9 +2,11 @@
 
     RedoubleError
     ├── DeadlineExceeded   also a TimeoutError: there was no time for another attempt
-    └── ResultRejected     ``until`` (or ``attempt.again``) refused the last result
+    ├── ResultRejected     ``until`` (or ``attempt.again``) refused the last result
+    ├── CircuitOpen        a circuit breaker let no call through
+    └── BulkheadFull       as many calls as allowed are under way
 
-Most calls that are given up on raise neither: the function's own last exception comes out.
+Most calls that are given up on raise none of them: the function's own last exception comes out.
 All of them pickle, notes included; what cannot be pickled along the way is left out or shown as text.
 """
 
@@ -13,6 +15,8 @@ from __future__ import annotations
 from ._text import shown
 
 __all__ = [
+    "BulkheadFull",
+    "CircuitOpen",
     "DeadlineExceeded",
     "RedoubleError",
     "ResultRejected",
@@ -81,6 +85,49 @@ class ResultRejected(RedoubleError):  # noqa: N818 - says what happened
 
     def _stand_in(self, name: str, value: object) -> str | None:
         return shown(value, repr) if name == "result" else None
+
+
+class CircuitOpen(RedoubleError):  # noqa: N818 - says what happened
+    """A circuit breaker let no call through: the function was not called at all.
+
+    >>> raise CircuitOpen("the circuit of payments is open", name="payments", retry_after=12.5)
+    Traceback (most recent call last):
+    redouble.errors.CircuitOpen: the circuit of payments is open
+    """
+
+    name: str
+    retry_after: float | None
+    last_failure: str | None
+
+    def __init__(
+        self, message: str, *, name: str, retry_after: float | None, last_failure: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.name = name
+        """What the breaker is called."""
+        self.retry_after = retry_after
+        """Seconds until it lets a call through again; ``None`` where it was opened by hand."""
+        self.last_failure = last_failure
+        """The failure that opened it, as text."""
+
+
+class BulkheadFull(RedoubleError):  # noqa: N818 - says what happened
+    """As many calls as allowed are under way, and as many are waiting: the function was not called.
+
+    >>> raise BulkheadFull("the bulkhead of reports is full", name="reports", limit=10)
+    Traceback (most recent call last):
+    redouble.errors.BulkheadFull: the bulkhead of reports is full
+    """
+
+    name: str
+    limit: int
+
+    def __init__(self, message: str, *, name: str, limit: int) -> None:
+        super().__init__(message)
+        self.name = name
+        """What the bulkhead is called."""
+        self.limit = limit
+        """How many calls may be under way at once."""
 
 
 def _survives(value: object, protocol: int) -> bool:

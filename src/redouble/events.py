@@ -1,7 +1,9 @@
 """What happened, as records; told to listeners and to ``logging``.
 
 Every call that fails at least once ends with exactly one of `Recovered`, `GaveUp` or `Expired`, and has
-one `Retrying` before each further attempt. Nothing is built while nobody listens.
+one `Retrying` before each further attempt. A call that was not let through has one `Refused` and nothing
+else. What becomes of a guard (`CircuitChanged`, `StoreChanged`) is told as well. Nothing is built while
+nobody listens.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ from ._trouble import report
 from .backoff import shown_name
 
 __all__ = [
+    "CircuitChanged",
     "Event",
     "Expired",
     "GaveUp",
+    "Hedged",
     "Reason",
     "Recovered",
+    "Refused",
     "Retrying",
+    "StoreChanged",
 ]
 
 TYPE_CHECKING = False
@@ -42,6 +48,9 @@ class Reason(StrEnum):
     patience = "patience"
     deadline = "deadline"
     nested = "nested"
+    circuit = "circuit"
+    budget = "budget"
+    bulkhead = "bulkhead"
     callback = "callback"
 
 
@@ -49,9 +58,9 @@ class Event(Record):
     """One thing that happened to one call. Frozen; holds text and numbers, never the exception itself.
 
     ``name`` is the policy's name or the function's; ``attempt`` the number, from 1, of the attempt
-    that failed (of the one that succeeded, in `Recovered`); ``delay`` the seconds of the coming wait;
-    ``elapsed`` the seconds since the call began, or since its first failure where the policy has no
-    deadline; ``reason`` why the call was given up on.
+    that failed (of the one that succeeded, in `Recovered`; 0 where there was none); ``delay`` the seconds
+    of the coming wait; ``elapsed`` the seconds since the call began, or since its first failure where the
+    policy has no deadline; ``reason`` why the call was given up on.
 
     >>> Retrying("fetch", attempt=1, delay=0.5, elapsed=0.0, error_type="TimeoutError").delay
     0.5
@@ -118,12 +127,69 @@ class Expired(Event):
     __slots__ = ()
 
 
+class Refused(Event):
+    """A guard did not let the call through: `CircuitOpen` or `BulkheadFull` comes out; nothing was called."""
+
+    __slots__ = ()
+
+
+class Hedged(Event):
+    """An attempt was slow, so another was started beside it; ``attempt`` is the number of the new one."""
+
+    __slots__ = ()
+
+
+class CircuitChanged(Event):
+    """A circuit breaker has gone from one state to another. ``name`` is the breaker's.
+
+    ``delay`` is how long it stays open; ``error_message`` the failure that opened it, as text.
+    """
+
+    __slots__ = ("before", "after")  # noqa: RUF023 - in the order in which it reads
+    before: str
+    after: str
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        before: str,
+        after: str,
+        delay: float | None = None,
+        error_message: str | None = None,
+    ) -> None:
+        super().__init__(name, attempt=0, elapsed=0.0, delay=delay, error_message=error_message)
+        assign(self, "before", before)
+        assign(self, "after", after)
+
+
+class StoreChanged(Event):
+    """The store behind a shared guard is away, or back. ``name`` is the guard's.
+
+    While it is away the guard's local twin answers; ``error_type`` and ``error_message`` say what the
+    store failed with.
+    """
+
+    __slots__ = ("available",)
+    available: bool
+
+    def __init__(
+        self, name: str, *, available: bool, error_type: str | None = None, error_message: str | None = None
+    ) -> None:
+        super().__init__(name, attempt=0, elapsed=0.0, error_type=error_type, error_message=error_message)
+        assign(self, "available", available)
+
+
 # Constant texts, so that logs can be grouped by them; what varies is in the record's extra fields.
 _MESSAGES: dict[type[Event], tuple[str, str]] = {
     Retrying: ("WARNING", "retrying after a failed attempt"),
     Recovered: ("INFO", "recovered after retries"),
     GaveUp: ("ERROR", "gave up after retries"),
     Expired: ("ERROR", "gave up because of the deadline"),
+    Refused: ("WARNING", "not let through by a guard"),
+    Hedged: ("INFO", "started another attempt beside a slow one"),
+    CircuitChanged: ("WARNING", "circuit breaker changed"),
+    StoreChanged: ("WARNING", "store of a shared guard changed"),
 }
 
 
@@ -164,6 +230,7 @@ def _log(logger: Any, event: Event) -> None:
                 "cause": None if event.cause is None else str(event.cause),
                 "status": event.status,
                 "reason": None if event.reason is None else str(event.reason),
+                **{field: getattr(event, field) for field in event._fields[len(Event._fields) :]},
             },
         )
 

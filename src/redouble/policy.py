@@ -7,16 +7,20 @@ derived with `Policy.replace`, compared, hashed, pickled and shared freely. It h
 from __future__ import annotations
 
 import os
+from enum import Enum
 from functools import partial
 from types import MappingProxyType
 
 from . import _checks as check
+from . import _guard_fields as guards
 from ._config import read_environment, read_mapping, unknown
 from ._describe import describe
 from ._record import Record, assign
+from ._rule import Rule, as_rule, rules
 from .backoff import delays, full_jitter, shown_name
 
 __all__ = [
+    "UNSET",
     "Policy",
     "Rule",
 ]
@@ -31,8 +35,12 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .backoff import Backoff
+    from .breaker import Breaker
+    from .budget import Budget
+    from .bulkhead import Bulkhead
     from .classify import Cause, Classifier, Verdict
     from .events import Event
+    from .throttle import AdaptiveThrottle
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -57,6 +65,12 @@ if TYPE_CHECKING:
         patience: Seconds
         idempotent: bool | Literal["by_method"]
         rules: Mapping[Cause | int | type[Exception] | str, Rule]
+        budget: Budget | None
+        breaker: Breaker | None
+        throttle: AdaptiveThrottle | None
+        bulkhead: Bulkhead | None
+        fallback: object
+        priority: int
         nested: Literal["independent", "defer"]
         enabled: bool | Callable[[], object]
         listeners: Iterable[Callable[[Event], object]]
@@ -67,58 +81,16 @@ if TYPE_CHECKING:
         sleep: Callable[[float], Any] | None
 
 
-class Rule(Record):
-    """How failures of one kind are treated otherwise; what is left out is the policy's.
+class Unset(Enum):
+    """That no fallback was given: ``None`` is one."""
 
-    ``attempts`` counts the failures of this rule plus one, never above the policy's. ``recover(error)``,
-    sync or async, runs after the wait and before the next attempt: refresh a token, reconnect.
-
-    >>> Rule(attempts=2, base=5.0)
-    Rule(attempts=2, base=5.0)
-    """
-
-    __slots__ = ("attempts", "base", "cap", "backoff", "recover")  # noqa: RUF023 - in reading order
-    attempts: int | None
-    base: float | None
-    cap: float | None
-    backoff: Backoff | None
-    recover: Callable[[Exception], object] | None
-
-    def __init__(
-        self,
-        *,
-        attempts: int | None = None,
-        base: Seconds | None = None,
-        cap: Seconds | None = None,
-        backoff: Backoff | None = None,
-        recover: Callable[[Exception], object] | None = None,
-    ) -> None:
-        assign(self, "attempts", check.optional(check.attempts)("attempts", attempts))
-        assign(self, "base", check.optional(check.seconds)("base", base))
-        assign(self, "cap", check.optional(check.seconds_or_inf)("cap", cap))
-        assign(self, "backoff", check.optional(check.sync_function)("backoff", backoff))
-        assign(self, "recover", check.optional(check.function)("recover", recover))
+    unset = "unset"
 
     def __repr__(self) -> str:
-        said = [(field, getattr(self, field)) for field in self._fields]
-        return f"Rule({', '.join(f'{field}={value!r}' for field, value in said if value is not None)})"
+        return "unset"
 
 
-def _as_rule(value: Any) -> Rule:
-    """A rule out of plain data; what is one already, or is none, is left to the field's check."""
-    fields: dict[str, Any] = value
-    return Rule(**fields) if isinstance(value, dict) else value
-
-
-def _rules(name: str, value: Any) -> Mapping[Any, Rule]:
-    if not hasattr(value, "items"):
-        raise TypeError(f"{name} must map causes, statuses or exception types to rules, got {value!r}")
-    built: dict[Any, Rule] = {}
-    for key, rule in value.items():
-        if not isinstance(rule, Rule):
-            raise TypeError(f"{name}[{key!r}] must be a Rule, got {rule!r}")
-        built[check.rule_key(name, key)] = rule
-    return MappingProxyType(built)
+UNSET = Unset.unset
 
 
 # field -> (default, check). A check takes the field's name and a value and gives what is stored.
@@ -133,7 +105,13 @@ _FIELDS: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
     "timeout": (None, check.optional(check.some_seconds)),
     "patience": (120.0, check.seconds),
     "idempotent": ("by_method", check.one_of(True, False, "by_method")),
-    "rules": (MappingProxyType({}), _rules),
+    "rules": (MappingProxyType({}), rules),
+    "budget": (None, check.optional(guards.budget)),
+    "breaker": (None, check.optional(guards.breaker)),
+    "throttle": (None, check.optional(guards.throttle)),
+    "bulkhead": (None, check.optional(guards.bulkhead)),
+    "fallback": (UNSET, check.anything),
+    "priority": (0, guards.priority),
     "nested": ("independent", check.one_of("independent", "defer")),
     "enabled": (True, check.switch),
     "listeners": ((), check.listeners),
@@ -151,8 +129,9 @@ class Policy(Record):
     With no arguments: 4 attempts, full jitter from 1 s up to 30 s, only failures known to be transient,
     server hints honoured. The fields and their meaning are in the reference; in short: ``attempts``,
     ``base``, ``cap``, ``backoff``, ``on``, ``until``, ``deadline``, ``timeout``, ``patience``,
-    ``idempotent``, ``rules``, ``nested``, ``enabled``, ``listeners``, ``name``, ``idempotency_key``,
-    ``rng``, ``clock``, ``sleep``. Durations are seconds or ``timedelta``.
+    ``idempotent``, ``rules``, ``budget``, ``breaker``, ``throttle``, ``bulkhead``, ``fallback``,
+    ``priority``, ``nested``, ``enabled``, ``listeners``, ``name``, ``idempotency_key``, ``rng``,
+    ``clock``, ``sleep``. Durations are seconds or ``timedelta``.
 
     >>> policy = Policy(attempts=6, base=0.2, cap=5.0, deadline=20.0)
     >>> policy.replace(attempts=2)
@@ -161,7 +140,7 @@ class Policy(Record):
     42
     """
 
-    __slots__ = (*_FIELDS, "_in_context", "_bare")
+    __slots__ = (*_FIELDS, "_in_context", "_guarded", "_falls_back", "_way")
     attempts: int | None
     base: float
     cap: float
@@ -173,6 +152,12 @@ class Policy(Record):
     patience: float
     idempotent: bool | Literal["by_method"]
     rules: Mapping[Cause | int | type[Exception], Rule]
+    budget: Budget | None
+    breaker: Breaker | None
+    throttle: AdaptiveThrottle | None
+    bulkhead: Bulkhead | None
+    fallback: object
+    priority: int
     nested: Literal["independent", "defer"]
     enabled: bool | Callable[[], object]
     listeners: tuple[Callable[[Event], object], ...]
@@ -183,8 +168,12 @@ class Policy(Record):
     sleep: Callable[[float], Any] | None
     # Whether a first attempt has to know of itself, or of the time.
     _in_context: bool
-    # Whether a first attempt needs nothing but a try: no context, no look at the result.
-    _bare: bool
+    # Whether it has guards, which must be asked and told.
+    _guarded: bool
+    # Whether something stands in where a call was given up on.
+    _falls_back: bool
+    # Which way a first attempt goes, by how much it needs: see the drivers.
+    _way: Literal["bare", "judged", "guarded", "watched", "known", "full"]
 
     def __init__(self, **fields: Unpack[PolicyFields]) -> None:
         given: dict[str, Any] = dict(fields)
@@ -196,7 +185,20 @@ class Policy(Record):
             raise ValueError("attempts must not be None without a deadline: such a call may never end")
         known = self.deadline is not None or self.timeout is not None or self.idempotency_key is not False
         assign(self, "_in_context", known)
-        assign(self, "_bare", not known and self.until is None)
+        assign(self, "_guarded", any(getattr(self, guard) is not None for guard in guards.FIELDS))
+        assign(self, "_falls_back", self.fallback is not UNSET)
+        assign(self, "_way", self._first_way())
+
+    def _first_way(self) -> str:
+        asked = self._in_context or self.until is not None
+        waits = self.throttle is not None or self.bulkhead is not None or bool(self._awaited())
+        if self._guarded:
+            return "full" if waits else "watched" if asked else "guarded"
+        return "bare" if not asked else "known" if self._in_context else "judged"
+
+    def _awaited(self) -> list[str]:
+        """The guards whose answers must be awaited."""
+        return [field for field in guards.FIELDS if getattr(getattr(self, field), "is_async", False)]
 
     def replace(self, **fields: Unpack[PolicyFields]) -> Policy:
         """Another policy with these fields changed.
@@ -253,7 +255,7 @@ class Policy(Record):
         """
         fields = read_mapping(mapping)
         if "rules" in fields:
-            fields["rules"] = {key: _as_rule(rule) for key, rule in fields["rules"].items()}
+            fields["rules"] = {key: as_rule(rule) for key, rule in fields["rules"].items()}
         return cls(**fields)
 
     @classmethod
@@ -270,7 +272,7 @@ class Policy(Record):
         return {
             field: value
             for field, (default, _) in _FIELDS.items()
-            if (value := getattr(self, field)) is not default and value != default
+            if (value := getattr(self, field)) is not default and (field == "fallback" or value != default)
         }
 
     def __repr__(self) -> str:
@@ -281,12 +283,19 @@ class Policy(Record):
             shown["rules"] = dict(self.rules)
         return f"Policy({', '.join(f'{field}={value!r}' for field, value in shown.items())})"
 
+    def __copy__(self) -> Policy:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Policy:
+        return self
+
     def __hash__(self) -> int:
         # Of the plain fields only: equal policies hash alike, and unhashable callables do no harm.
         return hash((self.attempts, self.base, self.cap, self.deadline, self.timeout, self.name))
 
     def __reduce__(self) -> tuple[Any, ...]:
         said = self._said()
+        guards.insist_on_pickling(said)
         if "rules" in said:
             said["rules"] = dict(self.rules)
         return _rebuild, (type(self), said)

@@ -23,11 +23,13 @@ AsyncCall = Callable[[int], Coroutine[Any, Any, int]]
 SYNC = "success, default policy, sync"
 ASYNC = "success, default policy, async"
 DEADLINE = "success with a deadline, sync"
+GUARDED = "success, full budget and clean breaker, sync"
+COUNTED = "success, budget and breaker that count, sync"
 FAILING = "three failures, then success, no sleeping"
 BLOCK = "for attempt in ...: with attempt: success"
 VERDICT = "one failure judged"
 IMPORT = "import in a cold process"
-PATHS = (SYNC, ASYNC, DEADLINE, FAILING, BLOCK, VERDICT)
+PATHS = (SYNC, ASYNC, DEADLINE, GUARDED, COUNTED, FAILING, BLOCK, VERDICT)
 
 REDOUBLE = "redouble"
 BARE = "bare try/except"
@@ -69,6 +71,8 @@ GOALS = (
     Goal(ASYNC, BARE, 1.15),
     Goal(ASYNC, TENACITY, 1 / 40),
     Goal(DEADLINE, LOOP, 3.0),
+    Goal(GUARDED, LOOP, 1.5),
+    Goal(COUNTED, LOOP, 2.5),
     Goal(FAILING, TENACITY, 1 / 2),
     Goal(BLOCK, TENACITY, 1 / 12),
     Goal(VERDICT, ISINSTANCE, 8.0),
@@ -178,6 +182,8 @@ def isinstance_cases() -> list[Case]:
 
 def redouble_cases() -> list[Case]:
     from redouble import Policy, retry, retrying
+    from redouble.breaker import CircuitBreaker
+    from redouble.budget import RatioBudget, TokenBudget
     from redouble.classify import verdict
 
     policy = Policy()
@@ -197,6 +203,8 @@ def redouble_cases() -> list[Case]:
         Case(SYNC, retry(work)),
         Case(ASYNC, retry(work_async)),
         Case(DEADLINE, retry(deadline=BUDGET)(work)),
+        Case(GUARDED, retry(budget=TokenBudget(), breaker=CircuitBreaker())(work)),
+        Case(COUNTED, retry(budget=RatioBudget(), breaker=CircuitBreaker(failure_rate=0.5))(work)),
         Case(FAILING, retry(Policy(sleep=no_sleep))(three_failures())),
         Case(BLOCK, block),
         Case(BLOCK, block_reused, "object reused"),
@@ -232,10 +240,12 @@ def bare_async(fn: AsyncCall) -> AsyncCall:
 
 
 def loop_cases() -> list[Case]:
-    """What people write when they write it themselves: without a deadline, even where redouble has one."""
+    """What people write when they write it themselves: without a deadline or a guard, where redouble has one."""
     return [
         Case(SYNC, hand_written(work, time.sleep)),
         Case(DEADLINE, hand_written(work, time.sleep)),
+        Case(GUARDED, hand_written(work, time.sleep)),
+        Case(COUNTED, hand_written(work, time.sleep)),
         Case(FAILING, hand_written(three_failures(), no_sleep)),
     ]
 

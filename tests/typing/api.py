@@ -5,22 +5,31 @@ from datetime import timedelta
 from typing import Any, assert_type
 
 from redouble import (
+    BulkheadFull,
     Cause,
+    CircuitOpen,
     DeadlineExceeded,
     Policy,
     ResultRejected,
     Rule,
     Verdict,
     current_attempt,
+    presets,
     retry,
     retrying,
 )
 from redouble.backoff import delays, full_jitter, immediately_once
+from redouble.breaker import CircuitBreaker, State
+from redouble.budget import RatioBudget, TokenBudget
+from redouble.bulkhead import Bulkhead
 from redouble.classify import Classifier, accepted, is_retryable, parse_retry_after, retry_after, verdict
 from redouble.context import Attempt, incoming, outgoing_headers
-from redouble.events import Event, Retrying
+from redouble.events import CircuitChanged, Event, Retrying
+from redouble.hedging import hedge, quantile
 from redouble.presets import standard
+from redouble.registry import Registry
 from redouble.testing import FakeClock, no_waits, scripted
+from redouble.throttle import AdaptiveThrottle
 
 # The decorator keeps signatures, sync and async
 
@@ -201,3 +210,67 @@ with no_waits() as waits:
     assert_type(waits[0], float)
 fetch: Callable[..., Any] = scripted(TimeoutError(), "page")
 pending: Awaitable[Any] = scripted("page", asynchronous=True)()
+
+# Guards
+
+budget = TokenBudget(capacity=100, cost=5, name="upstream")
+breaker = CircuitBreaker(failures=3, open_for=timedelta(seconds=10), ignore=KeyError, listeners=[listener])
+bulkhead, throttle = Bulkhead(10, queue=5), AdaptiveThrottle()
+guarded = Policy(
+    budget=budget,
+    breaker=breaker,
+    bulkhead=bulkhead,
+    throttle=throttle,
+    fallback=b"",
+    priority=-1,
+)
+assert_type(budget.acquire(timeout=True, priority=-1), float)
+assert_type(budget.tokens, float)
+assert_type(RatioBudget(ratio=0.1).acquire(), float)
+assert_type(breaker.state, State)
+assert_type(breaker.retry_after, float | None)
+assert_type(breaker.enter(), int)
+assert_type(bulkhead.acquire(timeout=1.0), bool)
+assert_type(throttle.acquire(), float)
+assert_type(presets.breaker("cache"), CircuitBreaker)
+assert_type(presets.standard(budget=None), Policy)
+
+
+@guarded
+@breaker
+@bulkhead
+@throttle
+@hedge(after=quantile(0.95, initial=0.5), budget=budget)
+def protected(url: str) -> bytes:
+    return url.encode()
+
+
+assert_type(protected("/"), bytes)
+
+
+@breaker
+async def protected_async(url: str) -> bytes:
+    async with bulkhead, throttle:
+        return url.encode()
+
+
+async def protected_awaited() -> None:
+    assert_type(await protected_async("/"), bytes)
+
+
+with breaker, bulkhead, throttle:
+    pass
+
+
+def make(host: str) -> CircuitBreaker:
+    return CircuitBreaker(name=host)
+
+
+breakers = Registry(make, limit=100)
+assert_type(breakers["example.org"], CircuitBreaker)
+
+
+def refused(circuit: CircuitOpen, full: BulkheadFull, changed: CircuitChanged) -> None:
+    assert_type(circuit.retry_after, float | None)
+    assert_type(full.limit, int)
+    assert_type(changed.before, str)

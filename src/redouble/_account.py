@@ -1,0 +1,147 @@
+"""The account of a call: its times, its failures in text, and who is told of them.
+
+Kept as text and numbers; no exception or frame outlives its attempt here.
+"""
+
+from __future__ import annotations
+
+from ._decide import Refused
+from ._guarding import Passage
+from ._story import Story, tell
+from ._text import kind_of, shown
+from ._time import clock_of
+from .context import ENDS, KEY, RETRIED, STARTED, current, time_left
+from .errors import DeadlineExceeded, ResultRejected
+from .events import Refused as NotLetThrough
+from .events import Retrying, emit, wanted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .classify import Verdict
+    from .context import Key, Surroundings
+    from .events import Event, Reason
+    from .policy import Policy
+
+# How much of a failure's message is kept.
+_LONGEST = 1000
+
+
+class Account(Passage):
+    """What is known of a call, and told."""
+
+    __slots__ = (
+        "_from_start", "_told_of", "at", "clock", "failure", "key", "name", "retried", "started", "story",
+    )  # fmt: skip
+
+    def __init__(self, policy: Policy, name: str, first: Surroundings | None, ticket: Any) -> None:
+        super().__init__(policy, ticket)
+        self.name = policy.name or name
+        self.clock: Callable[[], float] = clock_of(policy.clock)
+        self.started: float | None = None
+        """When the call began; when it first failed, where nothing had to read the clock before."""
+        self.at = 0.0
+        """What the clock showed when it was last read."""
+        self.story = Story()
+        self.failure: tuple[str, str] | None = None
+        """The last failure: its type and its message."""
+        self.key: Key | None = None
+        self.retried = 1
+        self._from_start = False
+        self._told_of = False
+        if first is None:
+            self._look_around()
+        else:
+            self._take_over(first)
+
+    def _look_around(self) -> None:
+        """What a bare first attempt did not read: the limits set further out."""
+        outer = current.get()
+        if outer is None:
+            return
+        self.retried = outer[RETRIED]
+        self.outer_retrying = self.retried > 1
+        remaining = time_left(outer)
+        if remaining is not None:
+            self.ends = self.clock() + remaining
+
+    def _take_over(self, first: Surroundings) -> None:
+        self.started, self.ends = first[STARTED], first[ENDS]
+        self._from_start = self.started is not None
+        own = self.policy.deadline
+        if own is not None and self.started is not None and self.ends == self.started + own:
+            self.limit = f"the deadline of {own:g} s"
+        self.key, self.retried = first[KEY], first[RETRIED]
+        self.outer_retrying = self.retried > 1
+
+    def read_clock(self) -> float:
+        self.at = now = self.clock()
+        if self.started is None:
+            self.started = now
+        return now
+
+    def was(self, failure: Any) -> tuple[str, str]:
+        """Keeps the last failure as text: its type, none of a refused result, and its message."""
+        if type(failure) is Refused:
+            self.failure = "", failure.reason
+        else:
+            self.failure = kind_of(failure), shown(failure)[:_LONGEST]
+        return self.failure
+
+    def write_down(self, failure: Any, delay: float | None) -> None:
+        """One more attempt for the story, with the wait that follows it."""
+        self.story.add(*self.was(failure), delay)
+
+    def announce(
+        self,
+        kind: type[Event],
+        verdict: Verdict | None = None,
+        *,
+        delay: float | None = None,
+        reason: Reason | None = None,
+    ) -> None:
+        listeners = self.policy.listeners
+        if not wanted(listeners):
+            return
+        error_type, message = self.failure or (None, None)
+        event = kind(
+            self.name,
+            attempt=self.attempt,
+            elapsed=self.elapsed(),
+            delay=delay,
+            cause=None if verdict is None else verdict.cause,
+            status=None if verdict is None else verdict.status,
+            error_type=error_type or None,
+            error_message=message,
+            reason=reason,
+        )
+        # Logged only where something was retried or refused: a failure that just passes is the caller's.
+        self._told_of = self._told_of or kind is Retrying or kind is NotLetThrough
+        emit(event, listeners, logged=self._told_of)
+
+    def elapsed(self) -> float:
+        return 0.0 if self.started is None else self.at - self.started
+
+    def summary(self, why: str) -> str:
+        if not self.attempt:
+            return f"{self.name} before its first attempt: {why}"
+        count = f"{self.attempt} attempt{'s' if self.attempt > 1 else ''}"
+        if self._from_start:
+            count += f" in {self.elapsed():.1f} s"
+        elif self.attempt > 1:
+            count += f", {self.elapsed():.1f} s after the first failure"
+        return f"{self.name} after {count}: {why}"
+
+    def expired(self, why: str) -> DeadlineExceeded:
+        message = f"gave up on {self.summary(why)}"
+        error = DeadlineExceeded(message, attempts=self.attempt, elapsed=self.elapsed())
+        tell(error, self.story.told(f"{self.name}, attempt by attempt:"))
+        return error
+
+    def rejected(self, refused: Refused, why: str) -> ResultRejected:
+        message = f"gave up on {self.summary(f'{why}; {refused.reason}')}"
+        error = ResultRejected(message, result=refused.result, attempts=self.attempt)
+        tell(error, self.story.told(f"{self.name}, attempt by attempt:"))
+        return error

@@ -1,0 +1,199 @@
+"""First attempts: how much of a call there is before anything has failed.
+
+One way for each need, chosen once, at decoration. The hot path is the first of them: a success under a
+policy that asks for nothing special is one ``try``. Their twins with awaits are in ``_async_first``.
+"""
+
+from __future__ import annotations
+
+import time
+from types import CoroutineType
+
+from ._async_first import onlookers, take_over, tell_onlookers
+from ._call import Call
+from ._decide import Refused
+from ._sync import failed, resume, start, within
+from ._time import fakes
+from ._trouble import report
+from .context import NUMBER, current, first_attempt
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .context import Surroundings
+    from .policy import Policy
+
+    Function = Callable[..., Any]
+
+
+def wrap(policy: Policy, function: Function, name: str) -> Function:
+    """The function under the policy: which way its first attempt goes is chosen here, once."""
+    return _WAYS[policy._way](policy, function, name)
+
+
+def _wrap_bare(policy: Policy, function: Function, name: str) -> Function:
+    """For a policy that asks for nothing before the first failure."""
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            result = function(*args, **kwargs)
+            if type(result) is not CoroutineType:
+                return result
+        except Exception as error:
+            call = Call(policy, name)
+            if not failed(call, error):
+                raise
+        else:
+            return take_over(policy, name, None, result, function, args, kwargs)
+        # Outside the except block: an interrupt during the wait must not be reported as caused by the
+        # failure, whose frames are free by now.
+        return resume(call, function, args, kwargs)
+
+    return wrapper
+
+
+def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
+    """For a policy that asks for a look at the result, and nothing else."""
+    until: Any = policy.until
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            result = function(*args, **kwargs)
+        except Exception as error:
+            call = Call(policy, name)
+            if not failed(call, error):
+                raise
+        else:
+            if type(result) is CoroutineType:
+                return take_over(policy, name, None, result, function, args, kwargs)
+            if until(result):
+                return result
+            call = Call(policy, name)
+            if not failed(call, Refused(result)):
+                return result
+        return resume(call, function, args, kwargs)
+
+    return wrapper
+
+
+def _wrap_guarded(policy: Policy, function: Function, name: str) -> Function:
+    """For a policy whose budget and breaker look on, and that asks for nothing else.
+
+    While the circuit is closed and nothing is amiss, they are looked at and not spoken to.
+    """
+    budget, breaker = onlookers(policy)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        ticket = breaker.ticket
+        if ticket is None:
+            return start(policy, name, None, function, args, kwargs)
+        try:
+            result = function(*args, **kwargs)
+        except Exception as error:
+            call = Call(policy, name, None, ticket)
+            if not failed(call, error):
+                raise
+        else:
+            if type(result) is CoroutineType:
+                return take_over(policy, name, None, result, function, args, kwargs)
+            try:
+                if not breaker.clean:
+                    breaker.success(ticket)
+                if not budget.full:
+                    budget.success()
+            except Exception as trouble:  # noqa: BLE001 - a guard may be the user's own
+                report(policy, f"a guard of {name} failed", trouble)
+            return result
+        return resume(call, function, args, kwargs)
+
+    return wrapper
+
+
+def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:
+    """The same for a first attempt that has to know of itself or the time, or whose result is looked at."""
+    _, breaker = onlookers(policy)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        first = first_attempt(policy, name, args, kwargs) if policy._in_context else None
+        ticket = breaker.ticket
+        if ticket is None or (first is not None and not first[NUMBER]):
+            return start(policy, name, first, function, args, kwargs)
+        try:
+            result = within(first, function, args, kwargs)
+        except Exception as error:
+            call = Call(policy, name, first, ticket)
+            if not failed(call, error):
+                raise
+        else:
+            if type(result) is CoroutineType:
+                return take_over(policy, name, first, result, function, args, kwargs)
+            if policy.until is None or policy.until(result):
+                tell_onlookers(policy, name, ticket)
+                return result
+            call = Call(policy, name, first, ticket)
+            if not failed(call, Refused(result)):
+                return result
+        return resume(call, function, args, kwargs)
+
+    return wrapper
+
+
+def _wrap_known(policy: Policy, function: Function, name: str) -> Function:
+    """For a policy whose first attempt has to know of itself, or of the time."""
+    until = policy.until
+    # Where a deadline is all that is asked for, and nothing is set further out, the surroundings are made
+    # on the spot: what `first_attempt` would give, without the call, is a seventh off the whole.
+    seconds = policy.deadline if policy.idempotency_key is False else None
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if seconds is not None and current.get() is None and not fakes:
+            clock = policy.clock or time.monotonic
+            started = clock()
+            first: Surroundings = policy, clock, started, started + seconds, 1, 1, None, None, None
+        else:
+            first = first_attempt(policy, name, args, kwargs)
+            if not first[NUMBER]:
+                return start(policy, name, first, function, args, kwargs)
+        token = current.set(first)
+        try:
+            try:
+                result = function(*args, **kwargs)
+            finally:
+                current.reset(token)
+        except Exception as error:
+            call = Call(policy, name, first)
+            if not failed(call, error):
+                raise
+        else:
+            if type(result) is CoroutineType:
+                return take_over(policy, name, first, result, function, args, kwargs)
+            if until is None or until(result):
+                return result
+            call = Call(policy, name, first)
+            if not failed(call, Refused(result)):
+                return result
+        return resume(call, function, args, kwargs)
+
+    return wrapper
+
+
+def _wrap_full(policy: Policy, function: Function, name: str) -> Function:
+    """For a policy with guards that asks for more besides, or whose guards may make a call wait."""
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        first = first_attempt(policy, name, args, kwargs) if policy._in_context else None
+        return start(policy, name, first, function, args, kwargs)
+
+    return wrapper
+
+
+_WAYS = {
+    "bare": _wrap_bare,
+    "judged": _wrap_judged,
+    "guarded": _wrap_guarded,
+    "watched": _wrap_watched,
+    "known": _wrap_known,
+    "full": _wrap_full,
+}
