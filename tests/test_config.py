@@ -21,6 +21,7 @@ from redouble.backoff import (
     linear,
     proportional_jitter,
 )
+from redouble.budget import RatioBudget
 
 INF = float("inf")
 
@@ -591,3 +592,35 @@ def test_a_subclass_is_built_as_itself():
 
     assert type(Mine.from_mapping({})) is Mine
     assert type(Mine.from_env("P", {})) is Mine
+
+
+@pytest.mark.parametrize(
+    ("value", "ratio"),
+    [(0.1, 0.1), ("0.1", 0.1), ("10%", 0.1), (" 2.5 % ", 0.025), (0, 0.0), (1, 1.0), ("100%", 1.0)],
+)
+def test_a_retry_budget_is_a_share_of_calls(value, ratio):
+    budget = Policy.from_mapping({"retry_budget": value}).budget
+    assert type(budget) is RatioBudget
+    assert budget.ratio == ratio
+
+
+@pytest.mark.parametrize("value", [None, "none", "None"])
+def test_no_retry_budget_can_be_said(value):
+    assert Policy.from_mapping({"retry_budget": value}).budget is None
+
+
+@pytest.mark.parametrize("value", ["much", "-1", "10 percent", "%", 1.5, "150%", -0.1, True, float("nan")])
+def test_a_retry_budget_that_is_no_share_is_refused(value):
+    with pytest.raises(ValueError, match=r"retry_budget must be"):
+        Policy.from_mapping({"retry_budget": value})
+
+
+def test_a_retry_budget_and_a_budget_are_two_names_for_one_field():
+    with pytest.raises(ValueError, match="budget"):
+        Policy.from_mapping({"retry_budget": 0.1, "budget": RatioBudget()})
+
+
+def test_a_priority_may_be_text_or_a_number():
+    assert Policy.from_mapping({"priority": "-1"}).priority == -1
+    assert Policy.from_mapping({"priority": " 2 "}).priority == 2
+    assert Policy.from_mapping({"priority": -2}).priority == -2

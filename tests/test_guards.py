@@ -1532,3 +1532,74 @@ def test_a_priority_in_the_environment_names_its_field_when_it_is_wrong():
     for wrong in ("-none", "none", "low", "-"):
         with pytest.raises(ValueError, match="priority must be a whole number"):
             Policy.from_env("X", {"X_PRIORITY": wrong})
+
+
+WATCHED = [{"deadline": 60.0}, {"until": bool}, {"idempotency_key": True}]
+
+
+@pytest.mark.parametrize("fields", WATCHED, ids=str)
+def test_guards_that_look_on_see_every_outcome_whatever_else_a_policy_asks_for(
+    flavour, policy, clock, fields
+):
+    budget, breaker = TokenBudget(capacity=100), CircuitBreaker(failures=3, clock=clock)
+    guarded = policy.replace(budget=budget, breaker=breaker, attempts=2, **fields)
+    assert flavour.call(guarded, flavour.scripted("page")) == "page"
+    assert (budget.tokens, breaker.clean) == (100, True)
+    assert flavour.call(guarded, flavour.scripted(SLOW, "page")) == "page"
+    with pytest.raises(KeyError):
+        flavour.call(guarded, flavour.scripted(KeyError("k")))
+    assert breaker.counted == (1, 1)
+    assert flavour.call(guarded, flavour.scripted("page")) == "page"
+    assert (budget.tokens, breaker.clean) == (100, True)
+    with pytest.raises(TimeoutError):
+        flavour.call(guarded, flavour.scripted(SLOW, SLOW))
+    with pytest.raises(TimeoutError):
+        flavour.call(guarded, flavour.scripted(SLOW))
+    with pytest.raises(CircuitOpen):
+        flavour.call(guarded, flavour.scripted("page"))
+    if "until" in fields:
+        breaker.close()
+        with retries_disabled():
+            assert flavour.call(guarded, flavour.scripted(0)) == 0
+
+
+def test_a_counting_budget_counts_whatever_else_a_policy_asks_for(flavour, policy, clock):
+    budget = RatioBudget(0.5, floor_per_second=0, clock=clock)
+    rate = CircuitBreaker(failure_rate=0.5, minimum_calls=50, clock=clock)
+    for fields in ({}, *WATCHED):
+        flavour.call(policy.replace(budget=budget, breaker=rate, **fields), flavour.scripted("page"))
+    assert budget.tokens == 2.0
+    assert rate.counted == (4, 0)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_async_block_with_a_deadline_and_guards_ends_alike_with_both_kinds_of_with(virtual, asynchronous):
+    async def main():
+        ends = []
+        for attempts in (1, 2):
+            bulkhead = Bulkhead(1)
+            policy = Policy(attempts=attempts, timeout=1.0, clock=loop_time, bulkhead=bulkhead, backoff=fixed)
+            try:
+                async for attempt in retrying(policy):
+                    if asynchronous:
+                        async with attempt:
+                            await asyncio.sleep(60 if attempt.number == 1 else 0)
+                    else:
+                        with attempt:
+                            await asyncio.sleep(60 if attempt.number == 1 else 0)
+                ends.append(attempt.number)
+            except TimeoutError as error:
+                ends.append(str(error))
+            assert bulkhead.under_way == 0
+        return ends
+
+    assert virtual(main) == ["attempt 1 took longer than its timeout of 1 s", 2]
+
+
+def test_an_async_block_cannot_have_a_fallback_either(policy):
+    async def main():
+        async for _ in retrying(policy, fallback="old page"):
+            raise AssertionError
+
+    with pytest.raises(TypeError, match="a block has no result that a fallback could stand in for"):
+        asyncio.run(main())

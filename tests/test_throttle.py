@@ -653,7 +653,9 @@ def test_waits_can_be_skipped_in_tests(flavour):
     with no_waits() as waits, watchdog():
         flavour.run(fetch)
         flavour.run(fetch)
-    assert sum(waits) == pytest.approx(2.0, abs=0.1)
+    # 2 s at half a call a second, less what has passed for real meanwhile.
+    assert sum(waits) <= 2.1
+    assert throttle.active
 
 
 def test_one_throttle_may_be_entered_many_times_at_once(virtual):
