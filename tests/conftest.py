@@ -131,7 +131,7 @@ class StillRunning(BaseException):
 
 
 @contextlib.contextmanager
-def watchdog(seconds: int = 2) -> Iterator[None]:
+def watchdog(seconds: int = 20) -> Iterator[None]:
     """Ends what does not end by itself."""
     if not hasattr(signal, "SIGALRM"):  # Windows: what has no end hangs there
         yield

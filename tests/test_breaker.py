@@ -493,11 +493,14 @@ def test_only_a_failure_opens_it(clock):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=["time", "count"])
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.6, 0.7, 1 / 3, 1.0])
-def test_exactly_the_rate_is_enough_whatever_floats_make_of_it(clock, kind, rate):
-    failures = round(Fraction(rate).limit_denominator(30) * 30)
-    breaker = make(clock, failure_rate=rate, minimum_calls=30, **kind)
-    tickets = [breaker.enter() for _ in range(30)]
+@pytest.mark.parametrize(
+    ("rate", "calls"), [(0.1, 30), (0.6, 30), (1 / 3, 30), (1.0, 30), (0.07, 100), (0.55, 100)]
+)
+def test_exactly_the_rate_is_enough_whatever_floats_make_of_it(clock, kind, rate, calls):
+    """0.07 * 100 is a little more than 7."""
+    failures = round(rate * calls)
+    breaker = make(clock, failure_rate=rate, minimum_calls=calls, **kind)
+    tickets = [breaker.enter() for _ in range(calls)]
     for ticket in tickets[failures:]:
         breaker.success(ticket)
     for ticket in tickets[1:failures]:
@@ -755,11 +758,14 @@ def test_other_probes_of_a_round_that_has_failed_change_nothing_any_more(clock):
 
 
 def test_a_success_without_a_ticket_is_that_of_any_probe(clock):
-    breaker = half_opened(clock, successes=2)
+    breaker = half_opened(clock, successes=3)
     breaker.enter()
     breaker.success()
-    assert breaker.state is HALF_OPEN
     breaker.success()  # nobody has set out
+    assert breaker.state is HALF_OPEN
+    breaker.enter()
+    refused(breaker)
+    breaker.success()
     assert breaker.state is CLOSED
 
 

@@ -288,8 +288,10 @@ def test_a_reader_never_sees_half_of_a_change(fields):
         return "read"
 
     def write():
-        draw = random.Random(1)
-        for _ in range(1_500):
+        draw, turn = random.Random(1), 0
+        # Until the readers have had their turns as well.
+        while turn < 1_500 or (len(seen) < 2 and turn < 200_000):
+            turn += 1
             clock.now += 0.05
             try:
                 (breaker.failure if draw.random() < 0.6 else breaker.success)(breaker.enter())
@@ -374,6 +376,17 @@ def test_a_thread_that_is_ended_anywhere_leaves_a_sound_breaker(fields):
         breaker.success(breaker.enter())
         assert breaker.state is CLOSED
     assert lines > 200
+
+
+@pytest.mark.parametrize("fields", EVERY_WAY)
+def test_while_another_thread_is_in_the_middle_of_a_change_results_are_counted_under_the_lock(fields):
+    breaker = make(**fields)
+    breaker.failure(breaker.enter())
+    ticket, counted = breaker.enter(), breaker.counted
+    breaker._hide()  # as far as a thread came that was ended
+    breaker.success(ticket)
+    assert breaker.ticket == ticket
+    assert breaker.counted == ((0, 0) if breaker.clean else (counted[0] + 1, 1))
 
 
 def is_held(breaker):

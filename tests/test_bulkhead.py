@@ -1097,3 +1097,11 @@ def test_neither_asyncio_nor_trio_is_imported_before_a_task_waits():
         print(bulkhead.acquire(0.001), {"asyncio", "trio", "typing", "threading"} & set(sys.modules))
     """
     assert run(code) == ["True", "False", "set()"]
+
+
+def test_a_bell_that_is_rung_twice_rings_once():
+    turn = module.ThreadTurn()
+    assert turn.wake()
+    assert turn.wake()
+    turn.wait(0.0)
+    assert not turn._bell.acquire(blocking=False)

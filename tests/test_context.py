@@ -146,13 +146,15 @@ def test_a_key_is_fit_for_a_header(clock: FakeClock) -> None:
     assert policy.call(key) == "zahlung-%C3%A4:a%20b%0D%0AX-Evil:%201%20%C3%BC"
 
 
-def test_an_inner_call_without_keys_of_its_own_sends_none_on_its_retries(clock: FakeClock) -> None:
+def test_an_inner_call_without_keys_of_its_own_sends_that_of_the_call_around_it_on_every_attempt(
+    clock: FakeClock,
+) -> None:
     seen: list[Any] = []
     inner = steady(clock)(
         watched(Flavour("sync"), 1, seen, lambda: outgoing_headers().get("Idempotency-Key"))
     )
     steady(clock, idempotency_key=lambda: "7", name="outer").call(inner)
-    assert seen == ["outer:7", None]
+    assert seen == ["outer:7", "outer:7"]
 
 
 def test_threads_that_ask_for_the_key_at_once_get_the_same(clock: FakeClock) -> None:

@@ -33,6 +33,7 @@ from redouble import (
     budget,
     bulkhead,
     classify,
+    deadletter,
     errors,
     events,
     hedging,
@@ -232,7 +233,7 @@ def mentioned(name: str) -> bool:
     return re.search(rf"`[^`\n]*\b{name}\b[^`\n]*`", REFERENCE) is not None
 
 
-EXPORTING = [redouble, classify, budget, breaker, throttle, bulkhead, registry, hedging, shared]
+EXPORTING = [redouble, classify, budget, breaker, throttle, bulkhead, registry, hedging, shared, deadletter]
 
 
 @pytest.mark.parametrize("module", EXPORTING, ids=lambda module: module.__name__)

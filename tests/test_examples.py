@@ -19,6 +19,7 @@ POINTS = {
     "config_from_toml.py": "Ends 10 s after the call began, waits included.",
     "http_client.py": "POST with a key: 201 after 2 requests",
     "outage.py": "with a budget: 50 calls, 60 connections, 0 refused at once",
+    "payments.py": "1 charge, 2 requests: the second got the stored answer",
     "testing_your_code.py": "all asserts hold, in no time",
 }
 

@@ -105,6 +105,8 @@ def test_the_defaults_are_those_of_the_documentation():
         "bulkhead": None,
         "fallback": policy.UNSET,
         "priority": 0,
+        "dead_letters": None,
+        "payload": None,
         "nested": "independent",
         "enabled": True,
         "listeners": (),
@@ -682,7 +684,7 @@ VALUES = [
 def test_a_full_policy_differs_from_the_default_in_every_field_but_the_unpicklable():
     made = Policy(**FULL)
     alike = {field for field in policy._FIELDS if getattr(made, field) == getattr(Policy(), field)}
-    assert alike == {"rng", "clock", "budget", "breaker", "throttle", "bulkhead"}
+    assert alike == {"rng", "clock", "budget", "breaker", "throttle", "bulkhead", "dead_letters", "payload"}
 
 
 @pytest.mark.parametrize("field", [*policy._FIELDS])

@@ -1147,3 +1147,10 @@ def test_a_child_that_was_forked_while_the_lock_was_held_can_use_the_throttle():
         check=False,
     )
     assert (done.stdout.strip(), done.stderr) == ("0", "")
+
+
+def test_a_throttle_is_at_rest_until_it_is_told_to_slow_down():
+    throttle = AdaptiveThrottle()
+    assert throttle.at_rest
+    throttle.throttled()
+    assert not throttle.at_rest

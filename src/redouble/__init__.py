@@ -12,7 +12,7 @@ from ._blocks import retrying
 from ._decorate import retry
 from .classify import Cause, Verdict
 from .context import current_attempt
-from .errors import BulkheadFull, CircuitOpen, DeadlineExceeded, RedoubleError, ResultRejected
+from .errors import BulkheadFull, CircuitOpen, DeadlineExceeded, RedoubleError, ResultRejected, StoreTrouble
 from .policy import Policy, Rule
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "RedoubleError",
     "ResultRejected",
     "Rule",
+    "StoreTrouble",
     "Verdict",
     "current_attempt",
     "retry",

@@ -1,4 +1,4 @@
-"""The command line: ``python -m redouble demo``."""
+"""The command line: ``python -m redouble demo`` and ``python -m redouble deadletters``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,20 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; gives the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if list(arguments[:1]) == ["deadletters"]:
+        # It reads the rest itself, so that its modules are loaded only when it is asked for.
+        from ._letters_cli import deadletters
+
+        return deadletters(arguments[1:])
+    _parse(arguments)
+
+    from ._demo import demo
+
+    return demo()
+
+
+def _parse(arguments: Sequence[str]) -> None:
     import argparse
 
     from . import __version__
@@ -22,11 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"redouble {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("demo", help="call a flaky server on loopback and watch the retries (a few seconds)")
+    commands.add_parser("deadletters", help="look at dead letters in a file, replay them, throw them away")
     parser.parse_args(arguments)
-
-    from ._demo import demo
-
-    return demo()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from ._guarding import Passage
 from ._story import Story, tell
 from ._text import kind_of, shown
 from ._time import clock_of
-from .context import ENDS, KEY, RETRIED, STARTED, current, time_left
+from .context import ENDS, KEY, RETRIED, STARTED, current, running_in, time_left
 from .errors import DeadlineExceeded, ResultRejected
 from .events import Refused as NotLetThrough
 from .events import Retrying, emit, wanted
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from .events import Event, Reason
     from .policy import Policy
 
+    Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
 # How much of a failure's message is kept.
 _LONGEST = 1000
 
@@ -33,11 +35,16 @@ class Account(Passage):
     """What is known of a call, and told."""
 
     __slots__ = (
-        "_from_start", "_told_of", "at", "clock", "failure", "key", "name", "retried", "started", "story",
+        "_from_start", "_told_of", "at", "clock", "failure", "given", "key", "name", "retried", "started",
+        "story", "why",
     )  # fmt: skip
 
-    def __init__(self, policy: Policy, name: str, first: Surroundings | None, ticket: Any) -> None:
+    def __init__(
+        self, policy: Policy, name: str, given: Arguments, first: Surroundings | None, ticket: Any
+    ) -> None:
         super().__init__(policy, ticket)
+        self.given = given
+        """The arguments of the call, for those who keep them."""
         self.name = policy.name or name
         self.clock: Callable[[], float] = clock_of(policy.clock)
         self.started: float | None = None
@@ -49,6 +56,8 @@ class Account(Passage):
         """The last failure: its type and its message."""
         self.key: Key | None = None
         self.retried = 1
+        self.why = ""
+        """Why it was given up on, once its story is told."""
         self._from_start = False
         self._told_of = False
         if first is None:
@@ -62,6 +71,9 @@ class Account(Passage):
         if outer is None:
             return
         self.retried = outer[RETRIED]
+        # The first attempt, which set no context, sent the key of the call around it; so do the others.
+        running = running_in(outer)
+        self.key = None if running is None else running[KEY]
         self.outer_retrying = self.retried > 1
         remaining = time_left(outer)
         if remaining is not None:
@@ -144,4 +156,9 @@ class Account(Passage):
         message = f"gave up on {self.summary(f'{why}; {refused.reason}')}"
         error = ResultRejected(message, result=refused.result, attempts=self.attempt)
         tell(error, self.story.told(f"{self.name}, attempt by attempt:"))
+        return error
+
+    def tell_story(self, error: Exception, why: str) -> Exception:
+        self.why = why
+        tell(error, self.story.told(self.summary(why)))
         return error

@@ -39,7 +39,7 @@ async def start(
     policy: Policy, name: str, first: Surroundings | None, function: Function, args: Args, kwargs: Kwargs
 ) -> Any:
     """A call from its first attempt on, past every guard that its policy has."""
-    call = Call(policy, name, first)
+    call = Call(policy, name, (args, kwargs), first)
     try:
         if not await begin(call, first):
             return await conclude(call)
@@ -150,7 +150,21 @@ async def failed(call: Call, failure: Exception | Refused) -> bool:
     outcome = call.decide(failure)
     if isinstance(outcome, Wait) and call.policy.budget is not None and call.policy.budget.is_async:
         outcome = await _afford(call.policy, outcome)
-    return call.settle(outcome, failure)
+    more = call.settle(outcome, failure)
+    if call.lost is not None:
+        await keep(call)
+    return more
+
+
+async def keep(call: Call) -> None:
+    """Writes a dead letter of a call that was given up on; trouble with that is not the call's."""
+    letters: Any = call.policy.dead_letters
+    try:
+        call.kept(await letters.aput(**call.letter()))
+    except Exception as trouble:  # noqa: BLE001 - the store, or payload, which is the user's code
+        call.unkept(trouble)
+    finally:
+        call.lost = None  # also where this was cancelled
 
 
 async def _afford(policy: Policy, wait: Wait) -> Wait | Stop:
@@ -217,6 +231,8 @@ async def wait(call: Call, seconds: float) -> None:
 
 async def conclude(call: Call) -> Any:
     """The end of a call that is over: its fallback answers for the error, or the error is raised."""
+    if call.lost is not None:
+        await keep(call)
     if call.answered:
         fallback: Any = call.policy.fallback
         error = call.conclude()

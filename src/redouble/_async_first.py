@@ -51,7 +51,7 @@ def _wrap_bare(policy: Policy, function: Function, name: str) -> Function:
         try:
             return await function(*args, **kwargs)
         except Exception as error:
-            call = Call(policy, name)
+            call = Call(policy, name, (args, kwargs))
             if not await failed(call, error):
                 raise
         # Outside the except block: a cancellation during the wait must not be reported as caused by the
@@ -69,13 +69,13 @@ def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
         try:
             result = await function(*args, **kwargs)
         except Exception as error:
-            call = Call(policy, name)
+            call = Call(policy, name, (args, kwargs))
             if not await failed(call, error):
                 raise
         else:
             if until(result):
                 return result
-            call = Call(policy, name)
+            call = Call(policy, name, (args, kwargs))
             if not await failed(call, Refused(result)):
                 return result
         return await resume(call, function, args, kwargs)
@@ -97,7 +97,7 @@ def _wrap_guarded(policy: Policy, function: Function, name: str) -> Function:
         try:
             result = await function(*args, **kwargs)
         except Exception as error:
-            call = Call(policy, name, None, ticket)
+            call = Call(policy, name, (args, kwargs), None, ticket)
             if not await failed(call, error):
                 raise
         else:
@@ -126,14 +126,14 @@ def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:
         try:
             result = await within(first, function, args, kwargs)
         except Exception as error:
-            call = Call(policy, name, first, ticket)
+            call = Call(policy, name, (args, kwargs), first, ticket)
             if not await failed(call, error):
                 raise
         else:
             if policy.until is None or policy.until(result):
                 tell_onlookers(policy, name, ticket)
                 return result
-            call = Call(policy, name, first, ticket)
+            call = Call(policy, name, (args, kwargs), first, ticket)
             if not await failed(call, Refused(result)):
                 return result
         return await resume(call, function, args, kwargs)
@@ -171,13 +171,13 @@ async def known(
     try:
         result = await within(first, function, args, kwargs)
     except Exception as error:
-        call = Call(policy, name, first)
+        call = Call(policy, name, (args, kwargs), first)
         if not await failed(call, error):
             raise
     else:
         if policy.until is None or policy.until(result):
             return result
-        call = Call(policy, name, first)
+        call = Call(policy, name, (args, kwargs), first)
         if not await failed(call, Refused(result)):
             return result
     return await resume(call, function, args, kwargs)

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from types import CoroutineType
 
 from . import _async, _decorate, _sync
-from ._call import Call
+from ._call import NO_ARGUMENTS, Call
 from ._callables import is_async
 from ._decide import Progress, Wait, decide
 from ._runs import NAME, AsyncBlockAttempt, BlockAttempt
@@ -43,17 +43,19 @@ def _first(policy: Policy, kind: type[B]) -> B:
             "a block has no result that a fallback could stand in for: "
             "catch the error, or call a function: with retrying(...) as call: call(function, ...)"
         )
+    if not (policy._in_context or policy._guarded):
+        return kind(policy, None)
     surroundings = first_attempt(policy, NAME, (), {}) if policy._in_context else None
     if not policy._guarded and (surroundings is None or surroundings[NUMBER]):
         return kind(policy, surroundings)
-    return kind(policy, surroundings, Call(policy, NAME, surroundings))
+    return kind(policy, surroundings, Call(policy, NAME, NO_ARGUMENTS, surroundings))
 
 
 def _runs(policy: Policy) -> Iterator[BlockAttempt]:
     """The runs of one block, one after the other."""
     if policy.sleep is not None and is_async(policy.sleep):
         raise TypeError(f"a sync block needs a sync sleep, got {policy.sleep!r}; use 'async for'")
-    if awaited := policy._awaited():
+    if policy._guarded and (awaited := policy._awaited()):
         raise TypeError(f"the {awaited[0]} of this policy must be awaited: use 'async for'")
     attempt = _first(policy, BlockAttempt)
     try:

@@ -7,9 +7,8 @@ the way. It asks `decide`, and says what comes next or what comes out at the end
 from __future__ import annotations
 
 from . import events
-from ._account import Account
 from ._decide import Refused, Stop, decide, refused_by
-from ._story import tell
+from ._keeping import Keeping
 from .errors import DeadlineExceeded, RedoubleError, ResultRejected
 from .events import Expired, GaveUp, Reason, Recovered, Retrying
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, NoReturn
 
+    from ._account import Arguments
     from ._decide import Wait
     from .context import Surroundings
     from .policy import Policy
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 # attempts make a call so long that it matters.
 _SEEN, _SHORT = 16, 10
 
+
+# Of a block.
+NO_ARGUMENTS: Arguments = (), {}
 
 # The traceback as Python itself keeps it, whatever an exception's own attributes do.
 _trace: Any = BaseException.__dict__["__traceback__"]
@@ -37,15 +40,20 @@ class CutOff(TimeoutError):  # noqa: N818 - says what happened
     """An async attempt that the deadline ended; the cause of the `DeadlineExceeded` that comes out."""
 
 
-class Call(Account):
+class Call(Keeping):
     """The state of one call that has failed at least once. Belongs to one thread or task."""
 
-    __slots__ = ("_seen", "_why", "_worn", "answered", "delay", "ending", "held", "recover")
+    __slots__ = ("_seen", "_worn", "answered", "delay", "ending", "held", "recover")
 
     def __init__(
-        self, policy: Policy, name: str, first: Surroundings | None = None, ticket: Any = None
+        self,
+        policy: Policy,
+        name: str,
+        given: Arguments,
+        first: Surroundings | None = None,
+        ticket: Any = None,
     ) -> None:
-        super().__init__(policy, name, first, ticket)
+        super().__init__(policy, name, given, first, ticket)
         self.delay = 0.0
         self.recover: Callable[[Any], Any] | None = None
         self.held: Exception | None = None
@@ -54,7 +62,6 @@ class Call(Account):
         """What the call has come to, if it is over and its own error does not just pass."""
         self.answered = False
         """Whether its fallback is to answer for that."""
-        self._why = ""
         self._seen: dict[int, int] = {}
         self._worn = False
 
@@ -85,7 +92,10 @@ class Call(Account):
     def _finish(self, outcome: Stop, failure: Any) -> bool:
         if outcome.reason is Reason.disabled:
             return False
-        self.answered = self._may_fall_back(outcome, failure)
+        lost = outcome.reason not in (Reason.nested, Reason.callback) and (
+            outcome.reason is not Reason.not_retryable or issubclass(type(failure), RedoubleError)
+        )
+        self.answered = lost and self.policy._falls_back
         error: Exception = self.rejected(failure, outcome.why) if type(failure) is Refused else failure
         if outcome.reason is Reason.deadline:
             self._end_with(self.expired(outcome.why), error)
@@ -94,13 +104,21 @@ class Call(Account):
         # A failure that was never retryable needs no story; what came before it does.
         untold = outcome.reason is not Reason.not_retryable or self.attempt > 1
         if untold and error is failure and outcome.reason is not Reason.deadline:
-            self._story_on(error, outcome.why)
+            self.tell_story(error, outcome.why)
+        if lost:
+            self.lose(self.ending or error, outcome.verdict, outcome.reason)
         return self.ending is not None
 
     def _end_with(self, error: Exception, cause: BaseException | None = None) -> None:
         if cause is not None:
             error.__cause__ = cause
         self.ending = error
+
+    def _give_up(self, error: Exception, reason: Reason, cause: BaseException | None = None) -> None:
+        """Ends the call outside of an attempt, with what its fallback may answer for."""
+        self.answered = self.policy._falls_back
+        self._end_with(error, cause)
+        self.lose(error, None, reason)
 
     def conclude(self) -> Exception:
         """What the call ends with, which it forgets."""
@@ -117,12 +135,6 @@ class Call(Account):
             if raised:  # in its own attempt, and in the context that it had there
                 _context.__set__(error, context)
             del error, context
-
-    def _may_fall_back(self, outcome: Stop, failure: Any) -> bool:
-        """Whether a fallback stands in: for what might have been retried, and for errors of ours."""
-        if not self.policy._falls_back or outcome.reason in (Reason.nested, Reason.callback):
-            return False
-        return outcome.reason is not Reason.not_retryable or issubclass(type(failure), RedoubleError)
 
     def accepts(self, result: Any) -> bool:
         """Whether ``until`` is content with a later result; an error in it propagates, as the end."""
@@ -168,19 +180,20 @@ class Call(Account):
         if of_backoff:
             self.story.without_the_wait()
         self.announce(Expired, reason=Reason.deadline)
-        self.answered = self.policy._falls_back
-        self._end_with(self.expired(why), self.held)
+        self._give_up(self.expired(why), Reason.deadline, self.held)
         return False
 
     def unrecovered(self, trouble: str) -> None:
         """Ends the call because ``recover`` failed: the failure comes out, with that noted."""
         self.read_clock()
         self.announce(GaveUp, reason=Reason.callback)
-        self._end_with(self._story_on(RedoubleError(trouble) if self.held is None else self.held, trouble))
+        error = RedoubleError(trouble) if self.held is None else self.held
+        self._end_with(self.tell_story(error, trouble))
+        self.lose(error, None, Reason.callback)
 
     def unanswered(self, trouble: str, error: Exception) -> None:
         """The fallback has failed: the error that it was to answer for comes out, with that noted."""
-        self._story_on(error, f"{self._why}; {trouble}" if self._why else trouble)
+        self.tell_story(error, f"{self.why}; {trouble}" if self.why else trouble)
         self.ending, self.answered = error, False
 
     def circuit_is_open(self) -> bool:
@@ -191,19 +204,13 @@ class Call(Account):
             self.barred(refusal, Reason.circuit)
         return refusal is not None
 
-    def _story_on(self, error: Exception, why: str) -> Exception:
-        self._why = why
-        tell(error, self.story.told(self.summary(why)))
-        return error
-
     def never_began(self, why: str | None = None) -> None:
         """Ends a call whose time, set further out or spent with a guard, was up before its first attempt."""
         self.attempt = 0
         self.read_clock()
         self.announce(Expired, reason=Reason.deadline)
         message = f"gave up on {self.summary(why or f'{self.limit} has passed')}"
-        self.answered = self.policy._falls_back
-        self._end_with(DeadlineExceeded(message, attempts=0, elapsed=self.elapsed()))
+        self._give_up(DeadlineExceeded(message, attempts=0, elapsed=self.elapsed()), Reason.deadline)
 
     def turned_away(self, refusal: RedoubleError) -> None:
         """Ends the call because there was no place for it, or none in time."""
@@ -218,15 +225,14 @@ class Call(Account):
         Before the first attempt the guard's own error comes out, later the function's last one.
         """
         self.read_clock()
-        self.answered = self.policy._falls_back
         if self.failure is None:
             self.attempt = 0
             self.was(refusal)
             self.announce(events.Refused, reason=reason)
-            self._end_with(refusal)
-            return
-        self.announce(GaveUp, reason=reason)
-        self._end_with(self._story_on(self.held or refusal, str(refusal)))
+            self._give_up(refusal, reason)
+        else:
+            self.announce(GaveUp, reason=reason)
+            self._give_up(self.tell_story(self.held or refusal, str(refusal)), reason)
 
     def _cut(self) -> Stop:
         return Stop(Reason.deadline, f"{self.limit} came during the attempt", None)

@@ -256,6 +256,8 @@ READERS: dict[str, Reader] = {
     "throttle": ("throttle", _as_it_is),
     "bulkhead": ("bulkhead", _as_it_is),
     "fallback": ("fallback", _as_it_is),
+    "dead_letters": ("dead_letters", _as_it_is),
+    "payload": ("payload", _as_it_is),
     "listeners": ("listeners", _as_it_is),
     "rng": ("rng", _as_it_is),
     "clock": ("clock", _as_it_is),

@@ -116,6 +116,8 @@ def _guards(policy: Policy) -> list[str]:
         lines.append(f"Sends no faster than {policy.throttle.name} allows.")
     if policy.bulkhead is not None:
         lines.append(f"Runs at most {policy.bulkhead.limit} calls at once in {policy.bulkhead.name}.")
+    if policy.dead_letters is not None and policy.enabled is not False:
+        lines.append("Keeps a dead letter of what it gives up on though it may be retried.")
     if policy._falls_back and policy.enabled is not False:
         lines.append("Gives a fallback where it would give up on what may be retried.")
     return lines

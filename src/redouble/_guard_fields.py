@@ -35,6 +35,13 @@ def bulkhead(name: str, value: Any) -> Any:
     return _of_kind(name, value, Bulkhead)
 
 
+def dead_letters(name: str, value: Any) -> Any:
+    # By what it can do: the module stands above policies, which it runs replays under.
+    if isinstance(value, type) or not (hasattr(value, "put") and hasattr(value, "aput")):
+        raise TypeError(f"{name} must be a DeadLetters (from redouble.deadletter), got {value!r}")
+    return value
+
+
 def priority(name: str, value: Any) -> int:
     return whole(name, value, at_least=None)
 
@@ -47,7 +54,7 @@ def _of_kind(name: str, value: Any, kind: type) -> Any:
 
 def insist_on_pickling(fields: dict[str, Any]) -> None:
     """Refuses, naming the field, what a guard would refuse without knowing where it is."""
-    for field in FIELDS:
+    for field in (*FIELDS, "dead_letters"):
         try:
             fields.get(field).__reduce_ex__(2)
         except TypeError:

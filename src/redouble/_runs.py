@@ -6,7 +6,7 @@ A run tells its call how the block ended, and leaves the waiting to the loop aro
 from __future__ import annotations
 
 from . import _async, _sync
-from ._call import Call
+from ._call import NO_ARGUMENTS, Call
 from ._checks import seconds as checked_seconds
 from ._decide import Refused
 from ._loops import time_limit
@@ -66,6 +66,12 @@ class BlockAttempt(Attempt):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        if error is None and self._call is None and self._refused is None:
+            # A success at the first try, of which nobody has to know.
+            if self._surroundings is not None:
+                leave(self._token)
+            self._state = _DONE
+            return False
         failure = self._step_out(error)
         if failure is None:
             if self._call is not None and error is None:
@@ -98,7 +104,7 @@ class BlockAttempt(Attempt):
 
     def _begun(self) -> Call:
         """The call that this run belongs to, which begins with its first failure."""
-        self._call = self._call or Call(self._policy, NAME, self._surroundings)
+        self._call = self._call or Call(self._policy, NAME, NO_ARGUMENTS, self._surroundings)
         return self._call
 
     def _forget(self) -> None:

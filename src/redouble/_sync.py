@@ -39,7 +39,7 @@ def start(
     policy: Policy, name: str, first: Surroundings | None, function: Function, args: Args, kwargs: Kwargs
 ) -> Any:
     """A call from its first attempt on, past every guard that its policy has."""
-    call = Call(policy, name, first)
+    call = Call(policy, name, (args, kwargs), first)
     try:
         if not begin(call, first):
             return conclude(call)
@@ -143,7 +143,21 @@ def failed(call: Call, failure: Exception | Refused) -> bool:
     if call.policy._guarded:
         for _ in call.failing(failure):
             pass
-    return call.settle(call.decide(failure), failure)
+    more = call.settle(call.decide(failure), failure)
+    if call.lost is not None:
+        keep(call)
+    return more
+
+
+def keep(call: Call) -> None:
+    """Writes a dead letter of a call that was given up on; trouble with that is not the call's."""
+    letters: Any = call.policy.dead_letters
+    try:
+        call.kept(letters.put(**call.letter()))
+    except Exception as trouble:  # noqa: BLE001 - the store, or payload, which is the user's code
+        call.unkept(trouble)
+    finally:
+        call.lost = None  # also where this was interrupted
 
 
 def succeeded(call: Call, result: Any = None) -> None:
@@ -183,6 +197,8 @@ def wait(call: Call, seconds: float) -> None:
 
 def conclude(call: Call) -> Any:
     """The end of a call that is over: its fallback answers for the error, or the error is raised."""
+    if call.lost is not None:
+        keep(call)
     if call.answered:
         fallback: Any = call.policy.fallback
         error = call.conclude()

@@ -42,7 +42,7 @@ def _wrap_bare(policy: Policy, function: Function, name: str) -> Function:
             if type(result) is not CoroutineType:
                 return result
         except Exception as error:
-            call = Call(policy, name)
+            call = Call(policy, name, (args, kwargs))
             if not failed(call, error):
                 raise
         else:
@@ -62,7 +62,7 @@ def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
         try:
             result = function(*args, **kwargs)
         except Exception as error:
-            call = Call(policy, name)
+            call = Call(policy, name, (args, kwargs))
             if not failed(call, error):
                 raise
         else:
@@ -70,7 +70,7 @@ def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
                 return take_over(policy, name, None, result, function, args, kwargs)
             if until(result):
                 return result
-            call = Call(policy, name)
+            call = Call(policy, name, (args, kwargs))
             if not failed(call, Refused(result)):
                 return result
         return resume(call, function, args, kwargs)
@@ -92,7 +92,7 @@ def _wrap_guarded(policy: Policy, function: Function, name: str) -> Function:
         try:
             result = function(*args, **kwargs)
         except Exception as error:
-            call = Call(policy, name, None, ticket)
+            call = Call(policy, name, (args, kwargs), None, ticket)
             if not failed(call, error):
                 raise
         else:
@@ -123,7 +123,7 @@ def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:
         try:
             result = within(first, function, args, kwargs)
         except Exception as error:
-            call = Call(policy, name, first, ticket)
+            call = Call(policy, name, (args, kwargs), first, ticket)
             if not failed(call, error):
                 raise
         else:
@@ -132,7 +132,7 @@ def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:
             if policy.until is None or policy.until(result):
                 tell_onlookers(policy, name, ticket)
                 return result
-            call = Call(policy, name, first, ticket)
+            call = Call(policy, name, (args, kwargs), first, ticket)
             if not failed(call, Refused(result)):
                 return result
         return resume(call, function, args, kwargs)
@@ -163,7 +163,7 @@ def _wrap_known(policy: Policy, function: Function, name: str) -> Function:
             finally:
                 current.reset(token)
         except Exception as error:
-            call = Call(policy, name, first)
+            call = Call(policy, name, (args, kwargs), first)
             if not failed(call, error):
                 raise
         else:
@@ -171,7 +171,7 @@ def _wrap_known(policy: Policy, function: Function, name: str) -> Function:
                 return take_over(policy, name, first, result, function, args, kwargs)
             if until is None or until(result):
                 return result
-            call = Call(policy, name, first)
+            call = Call(policy, name, (args, kwargs), first)
             if not failed(call, Refused(result)):
                 return result
         return resume(call, function, args, kwargs)

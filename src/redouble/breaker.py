@@ -256,7 +256,6 @@ class CircuitBreaker(Breaker):
             return
         now = self._now()
         with self._lock:
-            self._hide()
             change = self._circuit.succeed(ticket, now)
             self._show()
         self._tell(change, listeners)
@@ -309,7 +308,7 @@ class CircuitBreaker(Breaker):
     # that lets calls through an open circuit.
 
     def _hide(self) -> None:
-        """Makes every call ask and tell. Under the lock, before a change."""
+        """Makes every call ask and tell. Under the lock, before what may open the circuit."""
         self.ticket, self.clean = None, False
 
     def _show(self) -> None:

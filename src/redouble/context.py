@@ -52,6 +52,12 @@ current: ContextVar[Surroundings | None] = ContextVar("redouble attempt", defaul
 switched_off: ContextVar[bool] = ContextVar("redouble switched off", default=False)
 switched_off_everywhere: list[object] = []
 
+# The key of a dead letter that is being replayed: the call that it was made for sends it once more.
+replayed_key: ContextVar[str | None] = ContextVar("redouble replayed key", default=None)
+
+# The replay of a dead letter that is running here.
+replaying: ContextVar[Any] = ContextVar("redouble replay", default=None)
+
 IDEMPOTENCY_KEY, RETRY_ATTEMPT, REQUEST_TIMEOUT = "Idempotency-Key", "X-Retry-Attempt", "X-Request-Timeout-Ms"
 
 
@@ -117,13 +123,16 @@ class Key:
 
     def __init__(self, policy: Policy, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         make: Any = policy.idempotency_key
-        self._prefix = policy.name or name
+        self._prefix = f"{policy.name or name}:"
         self._make = _uuid if make is True else lambda: make(*args, **kwargs)
         self._made: dict[str, str] = {}
+        replayed = replayed_key.get()
+        if replayed is not None and replayed.startswith(_token(self._prefix)):
+            self._made["key"] = replayed
 
     def value(self) -> str:
         # setdefault is atomic: threads that ask at once get the same key.
-        return self._made.get("key") or self._made.setdefault("key", _token(f"{self._prefix}:{self._make()}"))
+        return self._made.get("key") or self._made.setdefault("key", _token(f"{self._prefix}{self._make()}"))
 
 
 def first_attempt(policy: Policy, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Surroundings:

@@ -4,7 +4,8 @@
     ├── DeadlineExceeded   also a TimeoutError: there was no time for another attempt
     ├── ResultRejected     ``until`` (or ``attempt.again``) refused the last result
     ├── CircuitOpen        a circuit breaker let no call through
-    └── BulkheadFull       as many calls as allowed are under way
+    ├── BulkheadFull       as many calls as allowed are under way
+    └── StoreTrouble       dead letters could not be stored or read
 
 Most calls that are given up on raise none of them: the function's own last exception comes out.
 All of them pickle, notes included; what cannot be pickled along the way is left out or shown as text.
@@ -20,6 +21,7 @@ __all__ = [
     "DeadlineExceeded",
     "RedoubleError",
     "ResultRejected",
+    "StoreTrouble",
 ]
 
 TYPE_CHECKING = False
@@ -128,6 +130,22 @@ class BulkheadFull(RedoubleError):  # noqa: N818 - says what happened
         """What the bulkhead is called."""
         self.limit = limit
         """How many calls may be under way at once."""
+
+
+class StoreTrouble(RedoubleError):  # noqa: N818 - says what happened
+    """The store of dead letters cannot do what it was asked: nothing was stored, or is known to be.
+
+    >>> raise StoreTrouble("/var/lib/letters.db is not a database: move it away", where="/var/lib/letters.db")
+    Traceback (most recent call last):
+    redouble.errors.StoreTrouble: /var/lib/letters.db is not a database: move it away
+    """
+
+    where: str
+
+    def __init__(self, message: str, *, where: str) -> None:
+        super().__init__(message)
+        self.where = where
+        """The file, or what stands for the store."""
 
 
 def _survives(value: object, protocol: int) -> bool:

@@ -17,6 +17,8 @@ from .backoff import shown_name
 
 __all__ = [
     "CircuitChanged",
+    "DeadLettered",
+    "Discarded",
     "Event",
     "Expired",
     "GaveUp",
@@ -26,13 +28,15 @@ __all__ = [
     "Refused",
     "Retrying",
     "StoreChanged",
+    "correlate",
 ]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Mapping
+    from typing import Any, Literal
 
+    from ._letters import DeadLetter
     from .classify import Cause
 
     Listener = Callable[["Event"], object]
@@ -180,6 +184,43 @@ class StoreChanged(Event):
         assign(self, "available", available)
 
 
+class DeadLettered(Event):
+    """A call that was given up on was kept. ``name`` is the function's, ``letter`` the id of the record."""
+
+    __slots__ = ("queue", "letter")  # noqa: RUF023 - in the order in which it reads
+    queue: str
+    letter: str
+
+    def __init__(self, letter: DeadLetter) -> None:
+        super().__init__(
+            letter.function or letter.queue,
+            attempt=letter.attempts,
+            elapsed=0.0,
+            error_type=letter.error_type,
+            error_message=letter.error_message,
+        )
+        assign(self, "queue", letter.queue)
+        assign(self, "letter", letter.id)
+
+
+class Discarded(Event):
+    """Dead letters of a queue were thrown away. ``name`` is the queue's too.
+
+    ``why`` is ``"purged"`` (too old), ``"limit"`` (too many, or too large) or ``"discarded"`` (on request).
+    """
+
+    __slots__ = ("queue", "count", "why")  # noqa: RUF023 - in the order in which it reads
+    queue: str
+    count: int
+    why: str
+
+    def __init__(self, queue: str, *, count: int, why: Literal["purged", "limit", "discarded"]) -> None:
+        super().__init__(queue, attempt=0, elapsed=0.0)
+        assign(self, "queue", queue)
+        assign(self, "count", count)
+        assign(self, "why", why)
+
+
 # Constant texts, so that logs can be grouped by them; what varies is in the record's extra fields.
 _MESSAGES: dict[type[Event], tuple[str, str]] = {
     Retrying: ("WARNING", "retrying after a failed attempt"),
@@ -190,7 +231,39 @@ _MESSAGES: dict[type[Event], tuple[str, str]] = {
     Hedged: ("INFO", "started another attempt beside a slow one"),
     CircuitChanged: ("WARNING", "circuit breaker changed"),
     StoreChanged: ("WARNING", "store of a shared guard changed"),
+    DeadLettered: ("ERROR", "kept as a dead letter"),
+    Discarded: ("WARNING", "dead letters discarded"),
 }
+
+
+# What the user adds to what is kept and told, for the whole process.
+_correlators: list[Callable[[], Mapping[str, object]]] = []
+
+
+def correlate(hook: Callable[[], Mapping[str, object]] | None) -> Callable[[], Mapping[str, object]] | None:
+    """Sets the function that says what belongs together: ``trace_id``, ``correlation_id``, ``service``.
+
+    It is asked when there is something to keep or to tell, in the thread or task of the call; ``None`` takes
+    it away. May be used as a decorator. A dead letter keeps ``correlation_id``, or ``trace_id``.
+
+    >>> @correlate
+    ... def trace():
+    ...     return {"trace_id": "4bf92f35"}
+    >>> correlated(), correlate(None)
+    ({'trace_id': '4bf92f35'}, None)
+    """
+    _correlators[:] = [] if hook is None else [hook]
+    return hook
+
+
+def correlated() -> dict[str, Any]:
+    """What the user's function says now; nothing, if it fails."""
+    for hook in _correlators:
+        try:
+            return dict(hook())
+        except Exception as error:  # noqa: BLE001 - the user's code; what is told is told without it
+            report(hook, f"correlate {shown_name(hook)} failed", error)
+    return {}
 
 
 def wanted(listeners: tuple[Listener, ...]) -> bool:

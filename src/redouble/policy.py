@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .budget import Budget
     from .bulkhead import Bulkhead
     from .classify import Cause, Classifier, Verdict
+    from .deadletter import DeadLetters
     from .events import Event
     from .throttle import AdaptiveThrottle
 
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
         bulkhead: Bulkhead | None
         fallback: object
         priority: int
+        dead_letters: DeadLetters | None
+        payload: Callable[..., object] | None
         nested: Literal["independent", "defer"]
         enabled: bool | Callable[[], object]
         listeners: Iterable[Callable[[Event], object]]
@@ -112,6 +115,8 @@ _FIELDS: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
     "bulkhead": (None, check.optional(guards.bulkhead)),
     "fallback": (UNSET, check.anything),
     "priority": (0, guards.priority),
+    "dead_letters": (None, check.optional(guards.dead_letters)),
+    "payload": (None, check.optional(check.sync_function)),
     "nested": ("independent", check.one_of("independent", "defer")),
     "enabled": (True, check.switch),
     "listeners": ((), check.listeners),
@@ -130,8 +135,8 @@ class Policy(Record):
     server hints honoured. The fields and their meaning are in the reference; in short: ``attempts``,
     ``base``, ``cap``, ``backoff``, ``on``, ``until``, ``deadline``, ``timeout``, ``patience``,
     ``idempotent``, ``rules``, ``budget``, ``breaker``, ``throttle``, ``bulkhead``, ``fallback``,
-    ``priority``, ``nested``, ``enabled``, ``listeners``, ``name``, ``idempotency_key``, ``rng``,
-    ``clock``, ``sleep``. Durations are seconds or ``timedelta``.
+    ``priority``, ``dead_letters``, ``payload``, ``nested``, ``enabled``, ``listeners``, ``name``,
+    ``idempotency_key``, ``rng``, ``clock``, ``sleep``. Durations are seconds or ``timedelta``.
 
     >>> policy = Policy(attempts=6, base=0.2, cap=5.0, deadline=20.0)
     >>> policy.replace(attempts=2)
@@ -158,6 +163,8 @@ class Policy(Record):
     bulkhead: Bulkhead | None
     fallback: object
     priority: int
+    dead_letters: DeadLetters | None
+    payload: Callable[..., object] | None
     nested: Literal["independent", "defer"]
     enabled: bool | Callable[[], object]
     listeners: tuple[Callable[[Event], object], ...]
@@ -181,6 +188,8 @@ class Policy(Record):
             assign(self, field, checked(field, given.pop(field)) if field in given else default)
         if given:
             raise TypeError(unknown(next(iter(given)), _FIELDS))
+        if self.payload is not None and self.dead_letters is None:
+            raise ValueError("payload must come with dead_letters: nothing is kept of a call otherwise")
         if self.attempts is None and self.deadline is None:
             raise ValueError("attempts must not be None without a deadline: such a call may never end")
         known = self.deadline is not None or self.timeout is not None or self.idempotency_key is not False
@@ -198,6 +207,8 @@ class Policy(Record):
 
     def _awaited(self) -> list[str]:
         """The guards whose answers must be awaited."""
+        if not self._guarded:
+            return []
         return [field for field in guards.FIELDS if getattr(getattr(self, field), "is_async", False)]
 
     def replace(self, **fields: Unpack[PolicyFields]) -> Policy:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import functools
 import itertools
 import random
+import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 Call = Callable[[int], Any]
@@ -28,8 +30,9 @@ COUNTED = "success, budget and breaker that count, sync"
 FAILING = "three failures, then success, no sleeping"
 BLOCK = "for attempt in ...: with attempt: success"
 VERDICT = "one failure judged"
+PUT = "a dead letter put, safe on the disk"
 IMPORT = "import in a cold process"
-PATHS = (SYNC, ASYNC, DEADLINE, GUARDED, COUNTED, FAILING, BLOCK, VERDICT)
+PATHS = (SYNC, ASYNC, DEADLINE, GUARDED, COUNTED, FAILING, BLOCK, VERDICT, PUT)
 
 REDOUBLE = "redouble"
 BARE = "bare try/except"
@@ -209,7 +212,25 @@ def redouble_cases() -> list[Case]:
         Case(BLOCK, block),
         Case(BLOCK, block_reused, "object reused"),
         *judging(verdict),
+        Case(PUT, putting()),
     ]
+
+
+def putting() -> Call:
+    """There is no goal for it, and no peer: it is here to be looked at."""
+    from redouble.deadletter import DeadLetters
+
+    folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    letters = DeadLetters(Path(folder.name) / "letters.db")
+
+    def put(x: int) -> int:
+        letters.put(payload={"order": x}, error=ERROR, function="benchmark")
+        return x if folder else 0  # which lives as long as this function
+
+    return put
+
+
+ERROR = ConnectionResetError("reset by peer")
 
 
 def bare_cases() -> list[Case]:

@@ -24,6 +24,7 @@ from redouble.budget import RatioBudget, TokenBudget
 from redouble.bulkhead import Bulkhead
 from redouble.classify import Classifier, accepted, is_retryable, parse_retry_after, retry_after, verdict
 from redouble.context import Attempt, incoming, outgoing_headers
+from redouble.deadletter import DeadLetter, DeadLetters, Replayed
 from redouble.events import CircuitChanged, Event, Retrying
 from redouble.hedging import hedge, quantile
 from redouble.presets import standard
@@ -274,3 +275,35 @@ def refused(circuit: CircuitOpen, full: BulkheadFull, changed: CircuitChanged) -
     assert_type(circuit.retry_after, float | None)
     assert_type(full.limit, int)
     assert_type(changed.before, str)
+
+
+# Dead letters
+
+letters = DeadLetters("letters.db", queue="critical", ttl=timedelta(days=14))
+kept = letters.put(payload={"order": 7}, error=TimeoutError(), attempts=4)
+assert_type(kept, DeadLetter)
+assert_type(kept.replayable, bool)
+assert_type(letters.depth(), int)
+assert_type(letters.get("01J8"), DeadLetter | None)
+assert_type(letters.queue("bulk"), DeadLetters)
+
+
+def send_again(letter: DeadLetter) -> None: ...
+
+
+async def send_again_async(letter: DeadLetter) -> None: ...
+
+
+assert_type(letters.replay(send_again, policy).replayed, int)
+
+
+def order_of(order: int) -> dict[str, int]:
+    return {"order": order}
+
+
+Policy(dead_letters=letters, payload=order_of)
+
+
+async def replayed() -> None:
+    assert_type(await letters.areplay(send_again_async), Replayed)
+    assert_type(await letters.aput(payload=7), DeadLetter)

@@ -1,0 +1,87 @@
+"""What is kept of a call that was given up on, and what is said where it could not be stored."""
+
+from __future__ import annotations
+
+import time
+
+from ._account import Account
+from ._text import brief
+from ._trouble import say
+from .context import replaying
+from .events import DeadLettered, Reason, correlated, emit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ._account import Arguments
+    from .classify import Verdict
+    from .context import Surroundings
+    from .policy import Policy
+
+
+class Keeping(Account):
+    """A call that may be kept."""
+
+    __slots__ = ("_code", "_once", "lost")
+
+    def __init__(
+        self, policy: Policy, name: str, given: Arguments, first: Surroundings | None, ticket: Any
+    ) -> None:
+        super().__init__(policy, name, given, first, ticket)
+        self.lost: Exception | None = None
+        """What the call was given up on for, until its dead letter is written."""
+        self._code = self._once = ""
+
+    def lose(self, error: Exception, verdict: Verdict | None, reason: Reason) -> None:
+        """The call is given up on: if its policy keeps dead letters, the driver is to write one."""
+        letters, replay = self.policy.dead_letters, replaying.get()
+        if letters is None:
+            return
+        if replay is not None and replay.is_of(letters, self.name):
+            replay.again = brief(error)  # its letter is there already
+            return
+        self.lost = error
+        self._code = str(reason if verdict is None else verdict.status or verdict.cause)
+        self._once = self.why if reason is Reason.not_idempotent else ""
+
+    def letter(self) -> dict[str, Any]:
+        """What is kept of the call. Arguments only as the policy says."""
+        wall, about = time.time(), correlated()
+        return {
+            **self._payload(),
+            "function": self.name,
+            "error": self.lost,
+            "failure_code": self._code,
+            "attempts": self.attempt,
+            "first_attempt_at": wall - max(0.0, self.elapsed()),
+            "last_attempt_at": wall,
+            # Not a key of the call around it, of which this may be one of several.
+            "idempotency_key": self.key.value() if self.key and self.policy.idempotency_key else None,
+            "correlation_id": about.get("correlation_id") or about.get("trace_id"),
+        }
+
+    def _payload(self) -> dict[str, Any]:
+        payload, (args, kwargs) = self.policy.payload, self.given
+        instructions = {"replayable": False, "replay_instructions": self._once} if self._once else {}
+        try:
+            return {"payload": None if payload is None else payload(*args, **kwargs), **instructions}
+        except Exception as trouble:  # noqa: BLE001 - the user's code; the rest is kept all the same
+            text = f"its payload could not be made: {brief(trouble)}"
+            say(f"{self.name} was given up on, and {text}", trouble)
+            return {"replayable": False, "replay_instructions": text}
+
+    def kept(self, letter: Any) -> None:
+        """A dead letter was written; the policy's own listeners hear of it, too."""
+        self.lost = None
+        theirs = getattr(self.policy.dead_letters, "listeners", ())
+        heard = tuple([other for other in self.policy.listeners if other not in theirs])
+        if heard:
+            emit(DeadLettered(letter), heard, logged=False)
+
+    def unkept(self, trouble: Exception) -> None:
+        """A dead letter could not be written: that is said on the error, and in the log, every time."""
+        text = f"its dead letter could not be stored: {brief(trouble)}"
+        error: Any = self.lost
+        self.tell_story(error, f"{self.why}; {text}" if self.why else text)
+        say(f"{self.name} was given up on, and {text}", trouble)

@@ -1,0 +1,179 @@
+"""Replays: each dead letter that was claimed is handed to the user's function, under a policy and its key.
+
+The handler runs under the letter's own idempotency key, by which the other side can tell that it has seen
+the request before.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ._callables import name_of
+from ._loops import in_trio
+from .context import KEY, Key, _token, current, leave, replayed_key, replaying
+from .errors import RedoubleError
+from .policy import Policy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextvars import Token
+    from typing import Any, TypeVar
+
+    from ._letters import DeadLetter
+    from ._replay_run import Replayed, Run
+
+    T = TypeVar("T")
+
+ONCE = Policy(attempts=1)
+
+
+# The key
+
+
+class WholeKey(Key):
+    """A key that was made before, and is sent as it is."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = _token(text)
+
+    def value(self) -> str:
+        return self._text
+
+
+class Replaying:
+    """The replay of one letter: the call that it was kept for runs under its key, and is not kept twice."""
+
+    def __init__(self, run: Run, letter: DeadLetter, key: str | None) -> None:
+        self._store, self._function, self._key = run.store, letter.function, key
+        self._tokens: list[Token[Any]] = []
+        self.again: str | None = None
+        """With what the call was given up on once more, also where the handler made up for it."""
+
+    def is_of(self, letters: Any, function: str) -> bool:
+        """Whether a call that is given up on now is the one whose letter this is."""
+        # By its name: the module that is replayed may have opened the same file for itself.
+        theirs = getattr(letters, "store", letters)
+        return function == self._function and (theirs is self._store or theirs.name == self._store.name)
+
+    def __enter__(self) -> None:
+        self._tokens.append(replaying.set(self))
+        surroundings: Any = current.get()
+        if self._key is not None:
+            with_key: Any = (*surroundings[:KEY], WholeKey(self._key), *surroundings[KEY + 1 :])
+            self._tokens += [current.set(with_key), replayed_key.set(self._key)]
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        while self._tokens:
+            leave(self._tokens.pop())
+        if error is None and self.again is not None:
+            raise RedoubleError(f"{self._function} was given up on again: {self.again}")
+
+
+def _key_of(letter: DeadLetter, policy: Policy | None) -> str | None:
+    """The letter's own; or its id, the same in every replay, unless the policy makes keys itself."""
+    makes_keys = policy is not None and policy.idempotency_key
+    return letter.idempotency_key or (None if makes_keys else letter.id)
+
+
+def fitting(policy: Any, handler: Any) -> Policy:
+    """The policy for a replay: one that cannot hide a failure from it, and lets each attempt have a key."""
+    policy = ONCE if policy is None else policy
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy must be a redouble.Policy or None, got {policy!r}")
+    if policy._falls_back:
+        raise ValueError(
+            "policy must have no fallback for a replay: letters that it answers for would be deleted; "
+            "handle them in the handler"
+        )
+    fields: Any = {"name": policy.name or name_of(handler)}
+    if not policy.idempotency_key:
+        fields["idempotency_key"] = True
+    if policy.dead_letters is not None:
+        fields |= {"dead_letters": None, "payload": None}  # the letter is there already
+    return policy.replace(**fields)
+
+
+# Drivers
+
+
+class _Awaitable(BaseException):
+    """A handler gave something to be awaited. Not an ``Exception``: it is no failure of the letter."""
+
+
+def replay(run: Run, handler: Callable[[DeadLetter], object], policy: Policy | None) -> Replayed:
+    """Runs a sync handler on one letter after the other."""
+    under = fitting(policy, handler)
+
+    def attempt(letter: DeadLetter) -> None:
+        with Replaying(run, letter, _key_of(letter, policy)):
+            _insist_on_sync(handler(letter))
+
+    try:
+        while (held := run.next()) is not None:
+            run.tell()
+            try:
+                under.call(attempt, held[0])
+            except Exception as error:  # noqa: BLE001 - this is what is written down
+                run.failed(*held, error)
+            else:
+                run.done(*held)
+            run.tell()
+    except _Awaitable:
+        raise TypeError(f"{name_of(handler)} gives something to be awaited: await areplay(...)") from None
+    finally:
+        run.end()
+    run.tell()
+    return run.summary()
+
+
+def _insist_on_sync(result: Any) -> None:
+    """A coroutine is not a success: nothing of it has run."""
+    if _is_awaitable(result):
+        if hasattr(result, "close"):
+            result.close()
+        raise _Awaitable
+
+
+def _is_awaitable(result: object) -> bool:
+    return hasattr(type(result), "__await__")
+
+
+async def areplay(run: Run, handler: Callable[[DeadLetter], Any], policy: Policy | None) -> Replayed:
+    """Awaits an async handler on one letter after the other; the store is asked off the loop."""
+    under = fitting(policy, handler)
+
+    async def attempt(letter: DeadLetter) -> None:
+        with Replaying(run, letter, _key_of(letter, policy)):
+            result = handler(letter)
+            if _is_awaitable(result):
+                await result
+
+    try:
+        while (held := await off_loop(run.next)) is not None:
+            run.tell()
+            try:
+                await under.call(attempt, held[0])
+            except Exception as error:  # noqa: BLE001 - this is what is written down
+                await off_loop(run.failed, *held, error)
+            else:
+                await off_loop(run.done, *held)
+            run.tell()
+    finally:
+        # On the loop: a task that is being cancelled cannot wait for a thread. It is one write at most.
+        run.end()
+    run.tell()
+    return run.summary()
+
+
+async def off_loop(function: Callable[..., T], *args: Any) -> T:
+    """Calls a blocking function in a thread, in whichever library runs this task."""
+    if in_trio():
+        trio: Any = sys.modules["trio"]
+        outcome: T = await trio.to_thread.run_sync(function, *args)
+        return outcome
+    import asyncio
+
+    return await asyncio.to_thread(function, *args)
