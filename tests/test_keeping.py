@@ -25,7 +25,7 @@ from redouble.bulkhead import Bulkhead
 from redouble.context import outgoing_headers
 from redouble.deadletter import DeadLetters
 from redouble.events import DeadLettered, correlate
-from redouble.testing import retries_disabled
+from redouble.testing import retries_disabled, scripted
 
 
 class HTTPError(Exception):
@@ -467,3 +467,29 @@ def test_a_replay_is_of_a_letter_also_where_the_call_has_opened_the_same_file_fo
     for _ in range(2):
         assert letters.replay(lambda letter: own.call(fail)).failed == 1
         assert letters.depth() == 1
+
+
+class Nasty(TimeoutError):
+    """An error that does nothing that it is asked."""
+
+    def _refuse(self, *args):
+        raise RuntimeError("no")
+
+    __bool__ = __len__ = __eq__ = __hash__ = __str__ = __repr__ = _refuse
+
+
+def test_an_error_that_does_nothing_it_is_asked_is_kept_and_comes_out(policy, letters, clock):
+    opens = CircuitBreaker(clock=clock)
+    for fields in (
+        {"attempts": 1},
+        {"deadline": 0.5},
+        {"breaker": opens, "sleep": lambda seconds: opens.open()},
+    ):
+        error = Nasty()
+        with pytest.raises(TimeoutError) as caught:
+            policy.replace(on=TimeoutError, **fields).call(scripted(error))
+        assert caught.value is error or caught.value.__cause__ is error
+        letter = the(letters)
+        assert letter.error_type in ("Nasty", "DeadlineExceeded")
+        letters.discard(letter.id)
+    assert policy.replace(on=TimeoutError, attempts=1, fallback=7).call(scripted(Nasty())) == 7

@@ -106,7 +106,7 @@ class Call(Keeping):
         if untold and error is failure and outcome.reason is not Reason.deadline:
             self.tell_story(error, outcome.why)
         if lost:
-            self.lose(self.ending or error, outcome.verdict, outcome.reason)
+            self.lose(error if self.ending is None else self.ending, outcome.verdict, outcome.reason)
         return self.ending is not None
 
     def _end_with(self, error: Exception, cause: BaseException | None = None) -> None:
@@ -232,7 +232,8 @@ class Call(Keeping):
             self._give_up(refusal, reason)
         else:
             self.announce(GaveUp, reason=reason)
-            self._give_up(self.tell_story(self.held or refusal, str(refusal)), reason)
+            error = refusal if self.held is None else self.held
+            self._give_up(self.tell_story(error, str(refusal)), reason)
 
     def _cut(self) -> Stop:
         return Stop(Reason.deadline, f"{self.limit} came during the attempt", None)

@@ -21,7 +21,7 @@ import redouble
 import test_deadletter as in_a_file
 from interop.processes import Server, free_port, home, listening, program, serving, until
 from redouble import _letters_redis, _letters_sqlite
-from redouble._letters import DeadLetter, Limits, Store, iso
+from redouble._letters import DeadLetter, Limits, Store, iso, written
 from redouble._letters_redis import RedisLetters
 from redouble._letters_sqlite import SqliteStore
 from redouble.deadletter import DeadLetters, Replayed, StoreTrouble
@@ -294,6 +294,23 @@ def test_a_lease_is_over_at_the_very_moment_until_which_it_was_taken(store: Redi
     assert store.claim("00001", owner="d", now=NOW + 9, until=NOW + 20)
     newest = store.add(DeadLetter(id="9"), now=NOW + 9, limits=Limits(rows=1))
     assert (newest.crowded_out, newest.depth) == (1, 2)
+
+
+def test_at_most_so_many_are_discarded_for_one_that_comes(
+    store: RedisLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_letters_redis, "AT_ONCE", 3)
+    put_many(store, 20)
+    added = store.add(DeadLetter(id="9"), now=NOW + 20, limits=Limits(rows=1, oldest=NOW + 20))
+    assert (added.expired, added.crowded_out, added.depth) == (3, 3, 15)
+
+
+def test_the_bytes_that_are_allowed_may_all_be_used(store: RedisLetters) -> None:
+    size = sum(len(written(letter).encode()) for letter in put_many(store, 3))
+    again = DeadLetter(id="00003", payload="é")
+    size += len(written(again).encode())
+    assert store.add(again, now=NOW + 3, limits=Limits(size=size)).crowded_out == 0
+    assert store.add(again.replace(id="00004"), now=NOW + 4, limits=Limits(size=size)).crowded_out == 2
 
 
 def test_nothing_is_left_when_the_last_letter_is_gone(store: RedisLetters, client: Any) -> None:
