@@ -34,32 +34,33 @@ _LONGEST = 1000
 class Account(Passage):
     """What is known of a call, and told."""
 
-    __slots__ = (
-        "_from_start", "_told_of", "at", "clock", "failure", "given", "key", "name", "retried", "started",
-        "story", "why",
-    )  # fmt: skip
+    started: float | None = None
+    """When the call began; when it first failed, where nothing had to read the clock before."""
+    at = 0.0
+    """What the clock showed when it was last read."""
+    failure: tuple[str, str] | None = None
+    """The last failure: its type and its message."""
+    why = ""
+    """Why it was given up on, once its story is told."""
+    key: Key | None = None
+    retried = 1
+    _from_start = _told_of = False
 
     def __init__(
-        self, policy: Policy, name: str, given: Arguments, first: Surroundings | None, ticket: Any
+        self,
+        policy: Policy,
+        name: str,
+        given: Arguments,
+        first: Surroundings | None = None,
+        ticket: Any = None,
     ) -> None:
-        super().__init__(policy, ticket)
+        self.policy = policy
+        self.ticket = ticket
         self.given = given
         """The arguments of the call, for those who keep them."""
         self.name = policy.name or name
         self.clock: Callable[[], float] = clock_of(policy.clock)
-        self.started: float | None = None
-        """When the call began; when it first failed, where nothing had to read the clock before."""
-        self.at = 0.0
-        """What the clock showed when it was last read."""
         self.story = Story()
-        self.failure: tuple[str, str] | None = None
-        """The last failure: its type and its message."""
-        self.key: Key | None = None
-        self.retried = 1
-        self.why = ""
-        """Why it was given up on, once its story is told."""
-        self._from_start = False
-        self._told_of = False
         if first is None:
             self._look_around()
         else:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ._account import Arguments
     from ._decide import Wait
     from .context import Surroundings
-    from .policy import Policy
 
 # How many exception objects of a call are remembered, to know one that comes again; and how many
 # attempts make a call so long that it matters.
@@ -43,27 +42,16 @@ class CutOff(TimeoutError):  # noqa: N818 - says what happened
 class Call(Keeping):
     """The state of one call that has failed at least once. Belongs to one thread or task."""
 
-    __slots__ = ("_seen", "_worn", "answered", "delay", "ending", "held", "recover")
-
-    def __init__(
-        self,
-        policy: Policy,
-        name: str,
-        given: Arguments,
-        first: Surroundings | None = None,
-        ticket: Any = None,
-    ) -> None:
-        super().__init__(policy, name, given, first, ticket)
-        self.delay = 0.0
-        self.recover: Callable[[Any], Any] | None = None
-        self.held: Exception | None = None
-        """The failure itself, kept over a wait for ``recover``, a deadline's cause, an open circuit."""
-        self.ending: Exception | None = None
-        """What the call has come to, if it is over and its own error does not just pass."""
-        self.answered = False
-        """Whether its fallback is to answer for that."""
-        self._seen: dict[int, int] = {}
-        self._worn = False
+    delay = 0.0
+    recover: Callable[[Any], Any] | None = None
+    held: Exception | None = None
+    """The failure itself, kept over a wait for ``recover``, a deadline's cause, an open circuit."""
+    ending: Exception | None = None
+    """What the call has come to, if it is over and its own error does not just pass."""
+    answered = False
+    """Whether its fallback is to answer for that."""
+    _seen: dict[int, int] | None = None
+    _worn = False
 
     # An attempt has ended
 
@@ -262,10 +250,9 @@ class Call(Keeping):
         a long call would grow with each. It is known by having been seen before, and grown since.
         """
         if self.attempt > _SHORT:
-            length = _depth(_trace.__get__(error))
-            self._worn = length > self._seen.setdefault(id(error), length)
-            if len(self._seen) > _SEEN:
-                self._seen.clear()
+            length, seen = _depth(_trace.__get__(error)), self._seen or {}
+            self._worn = length > seen.setdefault(id(error), length)
+            self._seen = seen if len(seen) <= _SEEN else None
         if self._must_hold():
             self.held = error
         elif self._worn:

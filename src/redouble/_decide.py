@@ -47,31 +47,27 @@ class Refused(Record):
 
 
 class Progress:
-    """What a call has been through, in numbers. Text and limits only: never an exception."""
+    """What a call has been through, in numbers. Text and limits only: never an exception.
 
-    __slots__ = ("attempt", "ends", "limit", "outer_retrying", "previous", "rule_failures")
+    Most calls keep most of the defaults, which are the class's own: making one is part of every failure.
+    """
 
-    def __init__(
-        self,
-        attempt: int = 1,
-        *,
-        previous: float | None = None,
-        ends: float | None = None,
-        limit: str = "the deadline set further out",
-        outer_retrying: bool = False,
-    ) -> None:
+    attempt = 1
+    """The number, from 1, of the attempt that has just failed."""
+    previous: float | None = None
+    """The backoff's own last delay, at least ``base``; ``None`` before the first wait."""
+    ends: float | None = None
+    """When the deadline is, by the policy's clock."""
+    limit = "the deadline set further out"
+    """What to call that deadline: it may be this policy's own, or one set further out."""
+    outer_retrying = False
+    """Whether a call further out is already retrying."""
+    rule_failures: dict[Any, int] | None = None
+    """How many earlier failures each rule has answered for."""
+
+    def __init__(self, attempt: int = 1, **others: Any) -> None:
         self.attempt = attempt
-        """The number, from 1, of the attempt that has just failed."""
-        self.previous = previous
-        """The backoff's own last delay, at least ``base``; ``None`` before the first wait."""
-        self.ends = ends
-        """When the deadline is, by the policy's clock."""
-        self.limit = limit
-        """What to call that deadline: it may be this policy's own, or one set further out."""
-        self.outer_retrying = outer_retrying
-        """Whether a call further out is already retrying."""
-        self.rule_failures: dict[Any, int] | None = None
-        """How many earlier failures each rule has answered for."""
+        self.__dict__.update(others)
 
 
 class Wait:

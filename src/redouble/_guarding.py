@@ -25,17 +25,13 @@ if TYPE_CHECKING:
 class Passage(Progress):
     """A call on its way past the guards."""
 
-    __slots__ = ("cost", "place", "policy", "ticket")
-
-    def __init__(self, policy: Policy, ticket: Any) -> None:
-        super().__init__()
-        self.policy = policy
-        self.ticket = ticket
-        """What the breaker gave for the running attempt."""
-        self.place: Bulkhead | None = None
-        """The bulkhead in which the call has a place."""
-        self.cost = 0.0
-        """What the budget took for the last retry."""
+    policy: Policy
+    ticket: Any = None
+    """What the breaker gave for the running attempt."""
+    place: Bulkhead | None = None
+    """The bulkhead in which the call has a place."""
+    cost = 0.0
+    """What the budget took for the last retry."""
 
     def failing(self, failure: Exception | Refused) -> Iterator[Any]:
         """Tells the guards of a failed attempt."""

@@ -14,24 +14,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ._account import Arguments
     from .classify import Verdict
-    from .context import Surroundings
-    from .policy import Policy
 
 
 class Keeping(Account):
     """A call that may be kept."""
 
-    __slots__ = ("_code", "_once", "lost")
-
-    def __init__(
-        self, policy: Policy, name: str, given: Arguments, first: Surroundings | None, ticket: Any
-    ) -> None:
-        super().__init__(policy, name, given, first, ticket)
-        self.lost: Exception | None = None
-        """What the call was given up on for, until its dead letter is written."""
-        self._code = self._once = ""
+    lost: Exception | None = None
+    """What the call was given up on for, until its dead letter is written."""
+    _code = _once = ""
 
     def lose(self, error: Exception, verdict: Verdict | None, reason: Reason) -> None:
         """The call is given up on: if its policy keeps dead letters, the driver is to write one."""
