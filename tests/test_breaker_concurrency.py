@@ -111,7 +111,7 @@ def test_of_64_callers_at_one_instant_exactly_as_many_pass_as_may(probes, succes
                 passed.append(None)
         return passed
 
-    with watchdog(30):
+    with watchdog(60):
         results = in_threads(body)
     let_in = [sum(passed[turn] is not None for passed in results) for turn in range(rounds)]
     assert let_in == [probes] * rounds
@@ -138,7 +138,7 @@ def test_the_places_of_probes_go_round_and_never_more_are_under_way_than_there_a
             breaker.failure(ticket, Excluded()) if passed % 2 else breaker.release(ticket)
         return passed
 
-    with watchdog(30):
+    with watchdog(60):
         results = in_threads(body, 16)
     assert sum(results) >= 4
     assert highest[0] <= 4
@@ -303,7 +303,7 @@ def test_a_reader_never_sees_half_of_a_change(fields):
         over.set()
         return "written"
 
-    with watchdog(30):
+    with watchdog(60):
         results = in_threads(lambda number: write() if number == 0 else read(), 4)
     assert results == ["written", "read", "read", "read"]
     assert len(seen) >= 2

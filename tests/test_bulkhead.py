@@ -32,7 +32,7 @@ ROOT = str(Path(redouble.__file__).parent.parent)
 @pytest.fixture(autouse=True)
 def an_end():
     """Whoever waits for ever fails."""
-    with watchdog(30):
+    with watchdog(60):
         yield
 
 

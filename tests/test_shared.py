@@ -1100,7 +1100,7 @@ def in_a_fork(body):
             done = 0 if body() else 2
         finally:
             os._exit(done)
-    with watchdog(20):
+    with watchdog(60):
         _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
 
