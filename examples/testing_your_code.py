@@ -1,12 +1,21 @@
 """How to test code that retries: no waiting, failures by script, time that is yours."""
 
-from redouble import DeadlineExceeded, Policy, retry
-from redouble.backoff import exponential
-from redouble.testing import FakeClock, no_waits, retries_disabled, scripted
+from redouble import DeadlineExceeded, retry
+from redouble.testing import (
+    after,
+    assert_gave_up,
+    assert_not_retried,
+    assert_retried,
+    fake_time,
+    no_waits,
+    recorded,
+    response,
+    scripted,
+)
 
 
 # The code under test.
-@retry(attempts=3, base=10.0)
+@retry(attempts=3, base=10.0, deadline=60.0)
 def price_of(item, fetch):
     return fetch(item)["price"]
 
@@ -19,34 +28,29 @@ def error_of(function, *args):
         return error
 
 
+@no_waits()
 def test_a_price_is_fetched_again_after_a_timeout():
     fetch = scripted(TimeoutError("slow"), {"price": 42})
-    with no_waits() as waits:
+    with recorded() as story:
         assert price_of("tea", fetch) == 42
-    assert fetch.calls == [(("tea",), {}), (("tea",), {})]
-    assert len(waits) == 1
-    assert 0.0 <= waits[0] <= 10.0
+    assert_retried(story, times=1)
+    assert fetch.calls == [(("tea",), {})] * 2
 
 
 def test_a_missing_price_is_not_asked_for_twice():
-    fetch = scripted({})
-    assert isinstance(error_of(price_of, "tea", fetch), KeyError)
-    assert len(fetch.calls) == 1
+    with recorded() as story:
+        assert isinstance(error_of(price_of, "tea", scripted({})), KeyError)
+    assert_not_retried(story)
 
 
-def test_a_failure_can_be_seen_by_itself():
-    fetch = scripted(TimeoutError("slow"), {"price": 42})
-    with retries_disabled():
-        assert isinstance(error_of(price_of, "tea", fetch), TimeoutError)
-
-
-def test_a_wait_that_would_pass_the_deadline_is_never_started():
-    clock = FakeClock()
-    policy = Policy(backoff=exponential, attempts=9, deadline=5.0, clock=clock, sleep=clock.sleep)
-    error = error_of(policy.call, scripted(*[TimeoutError("slow")] * 9))
+def test_a_busy_server_is_left_alone_for_as_long_as_it_says_but_not_past_the_deadline():
+    busy = response(503, {"Retry-After": "20"}).error()
+    with fake_time() as clock, recorded() as story:
+        error = error_of(price_of, "tea", scripted(busy, after(20.0, busy)))
     assert isinstance(error, DeadlineExceeded)
-    assert (error.attempts, error.elapsed) == (3, 3.0)
-    assert clock.waits == [1.0, 2.0]  # the third, 4 s, would end at 7 s
+    assert_gave_up(story, reason="deadline")
+    assert 20.0 <= clock.waits[0] <= 30.0
+    assert clock.now == clock.waits[0] + 20.0  # 20 s more would end at 60 s, or later
 
 
 for name, test in list(globals().items()):

@@ -37,6 +37,7 @@ from redouble import (
     errors,
     events,
     hedging,
+    metrics,
     presets,
     registry,
     shared,
@@ -223,9 +224,7 @@ PUBLIC = {
     "backoff": defined(backoff) - {"next_delay", "number", "shown_name", "whole"},
     "context": {"Attempt", "current_attempt", "incoming", "outgoing_headers"},
     "errors": defined(errors, classes_only=True),
-    "events": defined(events, classes_only=True),
     "presets": defined(presets),
-    "testing": defined(testing),
 }
 
 
@@ -233,7 +232,21 @@ def mentioned(name: str) -> bool:
     return re.search(rf"`[^`\n]*\b{name}\b[^`\n]*`", REFERENCE) is not None
 
 
-EXPORTING = [redouble, classify, budget, breaker, throttle, bulkhead, registry, hedging, shared, deadletter]
+EXPORTING = [
+    redouble,
+    events,
+    metrics,
+    classify,
+    budget,
+    breaker,
+    throttle,
+    bulkhead,
+    registry,
+    hedging,
+    shared,
+    deadletter,
+    testing,
+]
 
 
 @pytest.mark.parametrize("module", EXPORTING, ids=lambda module: module.__name__)

@@ -10,7 +10,7 @@ import pytest
 
 import redouble
 
-MODULES = ["redouble", *(f"redouble.{module.name}" for module in pkgutil.iter_modules(redouble.__path__))]
+MODULES = ["redouble", *(module.name for module in pkgutil.walk_packages(redouble.__path__, "redouble."))]
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if not name.endswith("__main__")])

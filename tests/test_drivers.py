@@ -414,7 +414,7 @@ def test_a_call_that_recovers_tells_of_each_retry_and_of_its_end(flavour: Flavou
     assert told == [
         Retrying("fetch", attempt=1, delay=1.0, elapsed=0.0, cause=Cause.timeout, error_type="TimeoutError", error_message="slow"),
         Retrying("fetch", attempt=2, delay=2.0, elapsed=1.0, cause=Cause.disconnected, error_type="ConnectionResetError", error_message="reset"),
-        Recovered("fetch", attempt=3, elapsed=3.0, error_type="ConnectionResetError", error_message="reset"),
+        Recovered("fetch", attempt=3, elapsed=3.0, cause=Cause.disconnected, error_type="ConnectionResetError", error_message="reset"),
     ]  # fmt: skip
 
 

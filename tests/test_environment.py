@@ -549,29 +549,31 @@ def test_the_wall_clock_is_never_asked_by_a_call(flavour, monkeypatch, clock):
 # Reading order is data order: each module imports only from those before it.
 # fmt: off
 ORDER = [
-    "_text", "errors", "_numbers", "_record", "_trouble",
+    "_text", "_record", "errors", "_numbers", "_trouble", "_sanitize",
     "backoff",
     "_headers", "_hints", "_catalogue", "_codebook", "_classes", "_shapes", "_exchange", "_grpc", "_codes",
     "_database_codes",
     "_kinds", "_questions", "_inquiry", "_explain", "classify",
-    "_time", "_loops", "context", "events",
-    "_callables", "_checks",
+    "_time", "_loops", "context", "_callables", "_checks", "_happenings", "events",
     "_window", "_guard", "budget", "_tripping", "_circuit", "breaker", "throttle", "_turns", "bulkhead",
     "registry",
     "_store", "_redis", "_budget_file", "_shared_budget", "_circuit_copy", "_shared_breaker", "shared",
-    "_config", "_describe", "_rule", "_guard_fields", "policy", "presets",
+    "_config", "_describe", "_waiting", "_objections", "_rule", "_guard_fields", "policy", "presets",
     "_decide", "_guarding", "_story", "_account", "_keeping", "_call",
     "_async", "_async_first", "_sync", "_sync_first", "_streams", "_decorate", "_runs", "_blocks",
     "_latencies", "_race", "_tasks", "_threads", "hedging",
-    "_sanitize", "_plain", "_traces", "_letters", "_compose", "_letters_file", "_letters_sqlite", "_letters_scripts",
+    "_plain", "_traces", "_letters", "_compose", "_letters_file", "_letters_sqlite", "_letters_scripts",
     "_letters_redis",
     "_letter_box", "_leases", "_replay_run", "_replay", "deadletter", "_terminal", "_letters_replaying", "_letters_cli",
-    "testing", "_demo", "__init__", "__main__",
+    "_tables", "_tally", "_gauges", "_figures", "_prometheus", "_opentelemetry", "metrics",
+    "testing._clock", "testing._switches", "testing._script", "testing._response", "testing._recording",
+    "testing._assertions", "testing", "testing.plugin",
+    "_demo", "__init__", "__main__",
 ]
 # fmt: on
 
-# The one way back up: a policy reaches the drivers when it is used.
-LATE = {("policy", "_decorate")}
+# The one way back up: a policy reaches the drivers when it is used. Objections are loaded when they are asked for.
+LATE = {("policy", "_decorate"), ("policy", "_objections")}
 # Nobody else imports late, but for the command line, which loads a command when it is asked for, and for guards,
 # which are loaded when a policy has one.
 LATE_DOWNWARDS = {"__main__", "_config", "_guard_fields"}
@@ -581,9 +583,17 @@ def is_type_checking(node):
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
+def path_of(module):
+    """The file of a module, or of a package within the package: ``testing._clock``, ``testing``."""
+    path = PACKAGE.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
 def imports(module):
     """(imported name, inside a function?, a module of redouble?) of each import that runs."""
     found = []
+    package = module if path_of(module).parent.name == module else module.rpartition(".")[0]
+    here = f"{package}." if package else ""
 
     def visit(node, inside):
         if is_type_checking(node):
@@ -594,23 +604,23 @@ def imports(module):
             found.extend((alias.name, inside, alias.name.startswith("redouble")) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             if node.level == 0:
-                found.append((node.module, inside, node.module.startswith("redouble")))
+                name = node.module.removeprefix("redouble.")
+                found.append((name, inside, node.module.startswith("redouble")))
             elif node.module:
-                found.append((node.module, inside, True))
+                found.append((here + node.module, inside, True))
             else:
-                found.extend(
-                    (alias.name if alias.name in ORDER else "__init__", inside, True) for alias in node.names
-                )
+                names = [here + alias.name for alias in node.names]
+                found.extend((name if name in ORDER else "__init__", inside, True) for name in names)
         inside = inside or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         for child in ast.iter_child_nodes(node):
             visit(child, inside)
 
-    visit(ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8")), False)
+    visit(ast.parse(path_of(module).read_text(encoding="utf-8")), False)
     return found
 
 
 def test_every_module_has_its_place_in_the_order():
-    assert sorted(path.stem for path in PACKAGE.glob("*.py")) == sorted(ORDER)
+    assert sorted(PACKAGE.rglob("*.py")) == sorted(map(path_of, ORDER))
 
 
 @pytest.mark.parametrize("module", ORDER)
@@ -629,12 +639,20 @@ def test_only_the_policy_imports_late_what_stands_above_it(module):
     assert late == {pair for pair in LATE if pair[0] == module}
 
 
+# What is of use only together with a package of somebody else's, and imports it when it is asked for.
+WITH_OTHERS = {
+    "testing.plugin": {"pytest"},
+    "_prometheus": {"prometheus_client"},
+    "_opentelemetry": {"opentelemetry"},
+}
+
+
 @pytest.mark.parametrize("module", ORDER)
 def test_a_module_imports_the_standard_library_and_nothing_else(module):
     foreign = {
         name.partition(".")[0] for name, _, ours in imports(module) if not ours
     } - sys.stdlib_module_names
-    assert foreign == set()
+    assert foreign == WITH_OTHERS.get(module, set())
 
 
 @pytest.mark.parametrize("module", ORDER)
@@ -642,7 +660,7 @@ def test_no_module_imports_by_a_name_that_is_made_at_run_time(module):
     # But for the command line, which is told the name of a handler.
     by_name = {"importlib", "pkgutil", "runpy"} - ({"pkgutil"} if module == "_letters_replaying" else set())
     assert by_name.isdisjoint(name for name, _, _ in imports(module))
-    tree = ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
+    tree = ast.parse(path_of(module).read_text(encoding="utf-8"))
     called = {
         node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and hasattr(node.func, "id")
     }

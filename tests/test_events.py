@@ -139,7 +139,15 @@ def test_a_call_that_recovers_tells_each_retry_and_the_end(flavour, policy, hear
             error_type="Unavailable",
             error_message="try later",
         ),
-        Recovered("fetch", attempt=3, elapsed=3.0, error_type="Unavailable", error_message="try later"),
+        Recovered(
+            "fetch",
+            attempt=3,
+            elapsed=3.0,
+            cause=Cause.unavailable,
+            status=503,
+            error_type="Unavailable",
+            error_message="try later",
+        ),
     ]
 
 
@@ -554,8 +562,8 @@ def test_a_retry_is_a_warning_and_a_recovery_is_information(flavour, quiet_polic
                 "elapsed_ms": 1000,
                 "error_type": "Unavailable",
                 "error_message": "try later",
-                "cause": None,
-                "status": None,
+                "cause": "unavailable",
+                "status": 503,
                 "policy": "fetch",
                 "reason": None,
             },

@@ -10,6 +10,7 @@
 
 from ._blocks import retrying
 from ._decorate import retry
+from ._story import history
 from .classify import Cause, Verdict
 from .context import current_attempt
 from .errors import BulkheadFull, CircuitOpen, DeadlineExceeded, RedoubleError, ResultRejected, StoreTrouble
@@ -27,6 +28,7 @@ __all__ = [
     "StoreTrouble",
     "Verdict",
     "current_attempt",
+    "history",
     "retry",
     "retrying",
 ]

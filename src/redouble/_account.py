@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from ._decide import Refused
 from ._guarding import Passage
-from ._story import Story, tell
+from ._story import Story, masked_line, put_note
 from ._text import kind_of, shown
 from ._time import clock_of
 from .context import ENDS, KEY, RETRIED, STARTED, current, running_in, time_left
 from .errors import DeadlineExceeded, ResultRejected
 from .events import Refused as NotLetThrough
-from .events import Retrying, emit, wanted
+from .events import Retrying, Succeeded, emit, tell, wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ._story import Note
     from .classify import Verdict
     from .context import Key, Surroundings
     from .events import Event, Reason
@@ -40,6 +41,8 @@ class Account(Passage):
     """What the clock showed when it was last read."""
     failure: tuple[str, str] | None = None
     """The last failure: its type and its message."""
+    verdict: Verdict | None = None
+    """What was made of it."""
     why = ""
     """Why it was given up on, once its story is told."""
     key: Key | None = None
@@ -65,6 +68,9 @@ class Account(Passage):
             self._look_around()
         else:
             self._take_over(first)
+        if policy._successes and self.started is None:
+            self._from_start = True
+            self.read_clock()
 
     def _look_around(self) -> None:
         """What a bare first attempt did not read: the limits set further out."""
@@ -108,17 +114,13 @@ class Account(Passage):
         self.story.add(*self.was(failure), delay)
 
     def announce(
-        self,
-        kind: type[Event],
-        verdict: Verdict | None = None,
-        *,
-        delay: float | None = None,
-        reason: Reason | None = None,
+        self, kind: type[Event], *, delay: float | None = None, reason: Reason | None = None
     ) -> None:
         listeners = self.policy.listeners
         if not wanted(listeners):
             return
         error_type, message = self.failure or (None, None)
+        verdict = self.verdict
         event = kind(
             self.name,
             attempt=self.attempt,
@@ -133,6 +135,12 @@ class Account(Passage):
         # Logged only where something was retried or refused: a failure that just passes is the caller's.
         self._told_of = self._told_of or kind is Retrying or kind is NotLetThrough
         emit(event, listeners, logged=self._told_of)
+
+    def announce_success(self) -> None:
+        """Tells of a success at the first try, if somebody asks for it."""
+        if self.policy._successes:
+            self.read_clock()
+            tell(Succeeded(self.name, attempt=1, elapsed=self.elapsed()), self.policy._successes)
 
     def elapsed(self) -> float:
         return 0.0 if self.started is None else self.at - self.started
@@ -150,16 +158,19 @@ class Account(Passage):
     def expired(self, why: str) -> DeadlineExceeded:
         message = f"gave up on {self.summary(why)}"
         error = DeadlineExceeded(message, attempts=self.attempt, elapsed=self.elapsed())
-        tell(error, self.story.told(f"{self.name}, attempt by attempt:"))
+        put_note(error, self._told(f"{self.name}, attempt by attempt:", why))
         return error
 
     def rejected(self, refused: Refused, why: str) -> ResultRejected:
         message = f"gave up on {self.summary(f'{why}; {refused.reason}')}"
         error = ResultRejected(message, result=refused.result, attempts=self.attempt)
-        tell(error, self.story.told(f"{self.name}, attempt by attempt:"))
+        put_note(error, self._told(f"{self.name}, attempt by attempt:", why))
         return error
 
     def tell_story(self, error: Exception, why: str) -> Exception:
         self.why = why
-        tell(error, self.story.told(self.summary(why)))
+        put_note(error, self._told(self.summary(masked_line(why)), why))
         return error
+
+    def _told(self, headline: str, why: str) -> Note:
+        return self.story.told(headline, name=self.name, elapsed=self.elapsed(), why=masked_line(why))

@@ -14,7 +14,7 @@ from ._call import NO_ARGUMENTS, Call
 from ._callables import is_async
 from ._decide import Progress, Wait, decide
 from ._runs import NAME, AsyncBlockAttempt, BlockAttempt
-from ._story import is_told, tell
+from ._story import is_told, put_note
 from ._time import clock_of
 from .context import NUMBER, boundary, current, first_attempt, leave, running_in, time_left
 from .errors import RedoubleError
@@ -43,10 +43,11 @@ def _first(policy: Policy, kind: type[B]) -> B:
             "a block has no result that a fallback could stand in for: "
             "catch the error, or call a function: with retrying(...) as call: call(function, ...)"
         )
-    if not (policy._in_context or policy._guarded):
+    accounted = policy._guarded or policy._successes
+    if not (policy._in_context or accounted):
         return kind(policy, None)
     surroundings = first_attempt(policy, NAME, (), {}) if policy._in_context else None
-    if not policy._guarded and (surroundings is None or surroundings[NUMBER]):
+    if not accounted and (surroundings is None or surroundings[NUMBER]):
         return kind(policy, surroundings)
     return kind(policy, surroundings, Call(policy, NAME, NO_ARGUMENTS, surroundings))
 
@@ -210,7 +211,7 @@ class retrying:  # noqa: N801 - used like a function
     ) -> None:
         _close(self)
         if isinstance(error, Exception) and not _from_a_call(error) and _would_retry(self._policy, error):
-            tell(error, _ONCE)
+            put_note(error, _ONCE)
 
     async def __aenter__(self) -> Scope:
         return self.__enter__()

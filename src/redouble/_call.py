@@ -137,10 +137,12 @@ class Call(Keeping):
             raise
 
     def succeeded(self) -> None:
-        """Tells that an attempt succeeded, if others had failed before it."""
+        """Tells that an attempt succeeded; if none had failed before it, only those who ask for that."""
         if self.attempt > 1:
             self.read_clock()
             self.announce(Recovered)
+        else:
+            self.announce_success()
 
     def next_attempt(self) -> Surroundings:
         """Counts on to the next attempt, and gives what the code in it may know."""
@@ -229,16 +231,16 @@ class Call(Keeping):
     def _take(self, outcome: Wait | Stop, failure: Exception | Refused) -> None:
         """Commits what was decided before anybody is told of it."""
         self.write_down(failure, None if isinstance(outcome, Stop) else outcome.delay)
+        self.verdict = outcome.verdict
         if isinstance(outcome, Stop):
-            kind = Expired if outcome.reason is Reason.deadline else GaveUp
-            self.announce(kind, outcome.verdict, reason=outcome.reason)
+            self.announce(Expired if outcome.reason is Reason.deadline else GaveUp, reason=outcome.reason)
             return
         self.previous, self.delay = outcome.previous, outcome.delay
         if outcome.rule is not None:
             self.recover = outcome.rule.recover
             counts = self.rule_failures = self.rule_failures or {}
             counts[outcome.rule_key] = counts.get(outcome.rule_key, 0) + 1
-        self.announce(Retrying, outcome.verdict, delay=outcome.delay)
+        self.announce(Retrying, delay=outcome.delay)
 
     def _must_hold(self) -> bool:
         return self.recover is not None or self.ends is not None or self.policy.breaker is not None

@@ -18,7 +18,7 @@ from ._text import brief
 from ._trouble import report
 from .backoff import LONGEST, full_jitter, next_delay, shown_name
 from .classify import Cause, Classifier, Verdict, repeatable, request_method, retry_after, verdict
-from .context import disabled_here
+from .context import capped_at, disabled_here
 from .events import Reason
 
 TYPE_CHECKING = False
@@ -246,9 +246,12 @@ def _rule_for(policy: Policy, failure: Exception | Refused, found: Verdict) -> t
 
 
 def _used_up(policy: Policy, progress: Progress, rule: Rule | None, key: Any) -> str | None:
-    """Whether the policy's attempts, or those of the rule, are used up by this failure."""
+    """Whether the attempts of the policy, of a test or of the rule are used up by this failure."""
     if policy.attempts is not None and progress.attempt >= policy.attempts:
         return "no attempts left"
+    capped = capped_at()
+    if capped is not None and progress.attempt >= capped:
+        return f"capped at {capped} attempt{'s' if capped > 1 else ''} by testing.capped"
     if rule is None or rule.attempts is None:
         return None
     if _failures(progress, key) < rule.attempts:

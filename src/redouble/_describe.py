@@ -1,11 +1,13 @@
-"""A policy in words: what it does, and the longest it can take."""
+"""A policy in words: what it does, the longest it can take, and what there is to object to."""
 
 from __future__ import annotations
 
 import functools
+from types import FunctionType
 
 from . import backoff as _backoff
 from ._numbers import INF
+from ._record import Record, assign
 from .backoff import delays, shown_name
 
 TYPE_CHECKING = False
@@ -20,21 +22,54 @@ if TYPE_CHECKING:
 _COUNTED = 1000
 
 
-class _Longest:
-    """A random source that always draws the upper end."""
+class Objection(Record):
+    """What an expert would object to in a policy: one entry of ``policy.warnings()``.
+
+    >>> print(Objection("no_cap", "cap", "cap=inf has no end", "a wait may last for hours", "write cap=30"))
+    cap=inf has no end: a wait may last for hours; write cap=30
+    """
+
+    __slots__ = ("name", "field", "what", "why", "remedy")  # noqa: RUF023 - in reading order
+    name: str
+    """Of the check: constant, for filters."""
+    field: str
+    """The field of the policy that it is about."""
+    what: str
+    """What is objected to, with the value."""
+    why: str
+    """What follows from it for your system."""
+    remedy: str
+    """What to write instead."""
+
+    def __init__(self, name: str, field: str, what: str, why: str, remedy: str) -> None:
+        for slot, text in zip(self._fields, (name, field, what, why, remedy), strict=True):
+            assign(self, slot, text)
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}; {self.remedy}"
+
+
+class Drawn:
+    """A random source that always draws the same: 0.0 the lower end, 0.5 the middle, 1.0 the upper end."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
 
     def uniform(self, low: float, high: float) -> float:
-        return max(low, high)
+        return low * (1.0 - self.share) + high * self.share
 
 
 def describe(policy: Policy) -> str:
-    """One sentence a line: attempts, waits, failures, limits, and what it adds up to."""
-    retries = [] if _once(policy) else [_waits(policy), _failures(policy), _hints(policy)]
-    limits = [_deadline(policy), _timeout(policy), "" if _once(policy) else _nested(policy), *_guards(policy)]
-    return "\n".join(line for line in (_attempts(policy), *retries, *limits, _longest(policy)) if line)
+    """One sentence a line: attempts, waits, failures, limits, what it adds up to, and the objections."""
+    retries = [] if once(policy) else [_waits(policy), _failures(policy), _hints(policy)]
+    limits = [_deadline(policy), _timeout(policy), "" if once(policy) else _nested(policy), *_guards(policy)]
+    minded = [f"Mind: {objection}" for objection in policy.warnings()]
+    lines = (_attempts(policy), *retries, *limits, _longest(policy), *minded)
+    return "\n".join(line for line in lines if line)
 
 
-def _once(policy: Policy) -> bool:
+def once(policy: Policy) -> bool:
+    """Whether it never retries."""
     return policy.attempts == 1 or policy.enabled is False
 
 
@@ -92,10 +127,7 @@ def _deadline(policy: Policy) -> str:
 def _timeout(policy: Policy) -> str:
     if policy.timeout is None:
         return ""
-    return (
-        f"Cuts an async attempt off after {policy.timeout:g} s; "
-        "a sync one is not cut off, it finds the figure in current_attempt().timeout."
-    )
+    return f"Cuts an async attempt off after {policy.timeout:g} s."
 
 
 def _nested(policy: Policy) -> str:
@@ -106,7 +138,7 @@ def _nested(policy: Policy) -> str:
 
 def _guards(policy: Policy) -> list[str]:
     lines: list[str] = []
-    if policy.budget is not None and not _once(policy):
+    if policy.budget is not None and not once(policy):
         lines.append(f"Retries only while {policy.budget.name} has something left.")
     if policy.breaker is not None:
         lines.append(
@@ -134,7 +166,7 @@ def _longest(policy: Policy) -> str:
 
 def _longest_waits(policy: Policy) -> float | None:
     """All waits at their longest, whichever rule makes them so."""
-    if _once(policy):
+    if once(policy):
         return 0.0
     if policy.attempts is None:
         return None
@@ -151,12 +183,23 @@ def _longest_waits(policy: Policy) -> float | None:
 
 
 def _upper_ends(attempts: int, backoff: Backoff, base: float, cap: float) -> list[float]:
+    counted = min(attempts, _COUNTED)
+    if not is_ours(backoff):
+        # Only its cap is known of a function that is not ours.
+        return [min(cap, _backoff.LONGEST)] * (counted - 1)
+    return drawn(1.0, counted, backoff, base, cap)
+
+
+def drawn(share: float, attempts: int, backoff: Backoff, base: float, cap: float) -> list[float]:
+    """The waits of a backoff of ours if every draw falls at this share of its range."""
+    source: Any = Drawn(share)
+    return list(delays(backoff, attempts=attempts, base=base, cap=cap, rng=source))
+
+
+def is_ours(backoff: Backoff) -> bool:
+    """Whether it is a delay function of this library: of a user's own nothing can be known."""
     function: Any = backoff
     while isinstance(function, (functools.partial, _backoff.immediately_once)):
         function = function.func if isinstance(function, functools.partial) else function.backoff
-    counted = min(attempts, _COUNTED)
-    if getattr(function, "__module__", None) != _backoff.__name__:
-        # Only its cap is known of a function that is not ours.
-        return [min(cap, _backoff.LONGEST)] * (counted - 1)
-    source: Any = _Longest()
-    return list(delays(backoff, attempts=counted, base=base, cap=cap, rng=source))
+    # By identity: what functools.wraps made looks like the function that it wraps.
+    return isinstance(function, FunctionType) and getattr(_backoff, function.__name__, None) is function

@@ -8,7 +8,7 @@ from ._account import Account
 from ._text import brief
 from ._trouble import say
 from .context import replaying
-from .events import DeadLettered, Reason, correlated, emit
+from .events import DeadLettered, Reason, correlated, tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Keeping(Account):
         theirs = getattr(self.policy.dead_letters, "listeners", ())
         heard = tuple([other for other in self.policy.listeners if other not in theirs])
         if heard:
-            emit(DeadLettered(letter), heard, logged=False)
+            tell(DeadLettered(letter), heard)
 
     def unkept(self, trouble: Exception) -> None:
         """A dead letter could not be written: that is said on the error, and in the log, every time."""

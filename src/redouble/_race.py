@@ -12,11 +12,11 @@ what became of each attempt. The rules:
 from __future__ import annotations
 
 from ._latencies import Latencies, quantile
-from ._story import tell
+from ._story import masked_line, put_note
 from ._text import brief, kind_of, shown
 from ._trouble import report
 from .classify import verdict
-from .context import current, time_left
+from .context import capped_at, current, time_left
 from .events import Hedged, emit, wanted
 
 TYPE_CHECKING = False
@@ -81,7 +81,7 @@ class Race:
         self._after = plan.after()
         self._around: Surroundings | None = current.get()
         self._began = now
-        self._slots = plan.attempts  # not taken yet
+        self._slots = min(plan.attempts, capped_at() or plan.attempts)  # not taken yet
         self._open = 0  # taken, and neither finished nor refused
         self._due: float | None = now
         self._not_before = now
@@ -198,10 +198,11 @@ class Race:
     def _end(self, number: int, error: Exception) -> None:
         self.over = True
         self.error = error
-        others = [f"  attempt {n}: {text}" for n, text in sorted(self._failures.items()) if n != number]
+        failures = sorted(self._failures.items())
+        others = [f"  attempt {n}: {masked_line(text)}" for n, text in failures if n != number]
         if others:
             headline = f"{len(others) + 1} attempts of {self.plan.name} failed; this was attempt {number}"
-            tell(error, "\n".join([f"redouble: {headline}", *others]))
+            put_note(error, "\n".join([f"redouble: {headline}", *others]))
 
     def outcome(self) -> Any:
         """Gives the result, or raises the error, and keeps neither."""

@@ -7,6 +7,7 @@ are equal; they hash, print, pickle and copy by their fields, and refuse to be c
 from __future__ import annotations
 
 from functools import partial
+from types import MappingProxyType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,11 +44,11 @@ class Record:
         return hash((type(self), *map(_hash, self._values())))
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{field}={getattr(self, field)!r}" for field in self._fields)
+        shown = ", ".join(f"{field}={_plain(getattr(self, field))!r}" for field in self._fields)
         return f"{type(self).__qualname__}({shown})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self._values())
+        return _rebuild, (type(self), tuple([_plain(value) for value in self._values()]))
 
 
 def same(one: Any, other: Any) -> bool:
@@ -65,12 +66,23 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _hash(value: Any) -> int:
-    """Alike for what is the same: a partial by its function."""
-    return hash(value.func if type(value) is partial else value)
+    """Alike for what is the same: a partial by its function, a mapping by its keys."""
+    if type(value) is partial:
+        return hash(value.func)
+    return hash(frozenset(plain) if type(plain := _plain(value)) is _Shut else value)
+
+
+class _Shut(dict[str, object]):
+    """A read-only mapping on its way through pickle, which knows no such thing."""
+
+
+def _plain(value: Any) -> Any:
+    mapping: Any = value
+    return _Shut(mapping) if type(value) is MappingProxyType else value
 
 
 def _rebuild(cls: type[Record], values: tuple[Any, ...]) -> Record:
     record = cls.__new__(cls)
     for field, value in zip(cls._fields, values, strict=True):
-        assign(record, field, value)
+        assign(record, field, MappingProxyType(dict(value)) if type(value) is _Shut else value)
     return record

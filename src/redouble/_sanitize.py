@@ -69,11 +69,31 @@ def masked_text(text: str, more: Iterable[str] = ()) -> str:
     >>> masked_text('GET https://bob:hunter2@host/?api_key=abc Authorization: Bearer abc')
     'GET https://***@host/?api_key=*** Authorization: ***'
     """
+    names = folded_names(more)
+    if not _may_hold_secrets(text, names):
+        return text
     patterns = _patterns()
-    text = _without_named(patterns.block.sub(MASK, text), folded_names(more))
+    text = _without_named(patterns.block.sub(MASK, text), names)
     for shape, replacement in patterns.shapes:
         text = shape.sub(replacement, text)
     return text
+
+
+# Without one of these, or a telling name, there is nothing in a text that could be masked.
+_TRACES = (
+    "-----begin", "basic", "bearer", "://", "akia", "asia", "aida", "aroa", "agpa", "eyj", "aiza",
+    "k-", "k_", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "xox",
+)  # fmt: skip
+_WORDS = (*_ANYWHERE, *sorted(_PARTS))
+_NO_LETTERS = {code: None for code in range(128) if not chr(code).isalnum()}
+
+
+def _may_hold_secrets(text: str, more: Folded) -> bool:
+    """Says quickly that there are none, which is so for most messages of errors."""
+    lower = text.lower()
+    # Folding leaves only letters and figures, and so does dropping all other ASCII from ASCII.
+    flat = lower.translate(_NO_LETTERS) if text.isascii() else _fold(text)
+    return any(trace in lower for trace in _TRACES) or any(word in flat for word in (*_WORDS, *more))
 
 
 def _without_named(text: str, more: Folded) -> str:

@@ -1,11 +1,14 @@
 """The story of a call: what was tried, attempt by attempt, as a note on the error that comes out.
 
-Kept as text and numbers. A long story keeps its beginning and its end.
+Kept as text and numbers, and told without secrets. A long story keeps its beginning and its end. The note
+knows the story as data, too: `history` reads it back.
 """
 
 from __future__ import annotations
 
+from ._sanitize import masked_text
 from ._text import one_line
+from .errors import Failure, History
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,8 +16,42 @@ if TYPE_CHECKING:
 
 # How many attempts a note tells of: the first ones, which show how it began, and the last.
 _FIRST, _LAST = 3, 7
+# How much of a message is told.
+_LENGTH = 200
 
 _NOTE, _STORY = "redouble: ", "redouble: gave up on "
+
+
+def history(error: BaseException, /) -> History | None:
+    """What was tried before this error came out of a call; ``None`` if it was not retried.
+
+    The same as its note says, as data: text and numbers, without secrets. It does not survive pickling, which
+    keeps the note alone.
+
+    >>> from redouble import retry
+    >>> from redouble.testing import no_waits, scripted
+    >>> with no_waits():
+    ...     try:
+    ...         retry(scripted(TimeoutError("slow"), KeyError("stock")))()
+    ...     except KeyError as error:
+    ...         told = history(error)
+    >>> told.attempts, [failure.error_type for failure in told.failures]
+    (2, ['TimeoutError', 'KeyError'])
+    """
+    for note in _notes(error):
+        if isinstance(note, Note):
+            return note.history
+    return None
+
+
+class Note(str):
+    """A note that knows its story as data. Pickled it is plain text, also for processes without redouble."""
+
+    __slots__ = ("history",)
+    history: History
+
+    def __reduce_ex__(self, protocol: object) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
 
 
 class Story:
@@ -44,21 +81,29 @@ class Story:
         number, kind, message, _ = self._attempts[-1]
         self._attempts[-1] = number, kind, message, None
 
-    def told(self, headline: str) -> str:
+    def told(self, headline: str, *, name: str, elapsed: float, why: str) -> Note:
         """The whole story under a headline, for a note."""
-        lines = [_line(*attempt) for attempt in self._attempts]
-        between = self._count - len(lines)
+        failures = tuple(
+            [Failure(number, kind, masked_line(text), delay) for number, kind, text, delay in self._attempts]
+        )
+        between = self._count - len(failures)
+        lines = [f"  {failure}" for failure in failures]
         if between:
             lines.insert(_FIRST, f"  ({between} more)")
-        return "\n".join([_STORY + headline, *lines])
+        note = Note("\n".join([_STORY + headline, *lines]))
+        note.history = History(
+            name, attempts=self._count, elapsed=elapsed, why=why, failures=failures, left_out=between
+        )
+        return note
 
 
-def _line(attempt: int, kind: str, message: str, delay: float | None) -> str:
-    waited = "" if delay is None else f"; waited {delay:.2f} s"
-    return f"  attempt {attempt}: {one_line(kind, message)}{waited}"
+def masked_line(message: str) -> str:
+    """The beginning of a message, in one line and without its secrets."""
+    # More than is told, so that a secret at the seam is seen whole.
+    return one_line("", masked_text(one_line("", message, 2 * _LENGTH)), _LENGTH)
 
 
-def tell(error: BaseException, text: str) -> None:
+def put_note(error: BaseException, text: str) -> None:
     """Puts a note of ours on an error, in the place of one that is there already."""
     try:
         notes = _notes(error)

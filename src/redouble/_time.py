@@ -22,25 +22,28 @@ if TYPE_CHECKING:
 
         def sleep(self, seconds: float, /) -> Any: ...
 
+        def advance(self, seconds: float, /) -> Any: ...
 
-# Fake time in force: in a context, and for the whole process (the last one holds).
+
+# Fake time in force: in a context, and for the whole process (the last one holds). The keys are unique
+# objects: one fake may be there twice, and threads that come and go need no lock.
 fake_here: ContextVar[FakeTime | None] = ContextVar("redouble fake time", default=None)
-fake_everywhere: list[FakeTime] = []
+fake_everywhere: dict[object, FakeTime] = {}
 
 # All of them. While there are none nobody pays for looking.
-fakes: list[FakeTime] = []
+fakes: dict[object, FakeTime] = {}
 
 
 def clock_of(own: Callable[[], float] | None) -> Callable[[], float]:
     """Where to read monotonic seconds, for a policy with this clock of its own."""
-    if fakes and (fake := _fake()) is not None:
+    if fakes and (fake := fake_in_force()) is not None:
         return fake
     return own or time.monotonic
 
 
 def sleep_of(own: Callable[[float], Any] | None) -> Callable[[float], Any] | None:
     """How to wait, for a policy with this sleep of its own; ``None`` for the driver's real way."""
-    if fakes and (fake := _fake()) is not None:
+    if fakes and (fake := fake_in_force()) is not None:
         return fake.sleep
     return own
 
@@ -50,7 +53,11 @@ def real_sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def _fake() -> FakeTime | None:
+def fake_in_force() -> FakeTime | None:
+    """What stands in for time here: that of this context, or the last one of the whole process."""
     # Not by truth: the fake may be a list of waits that is still empty.
     fake = fake_here.get()
-    return fake_everywhere[-1] if fake is None and fake_everywhere else fake
+    if fake is not None or not fake_everywhere:
+        return fake
+    last = list(fake_everywhere.values())[-1:]  # at once: another thread may be leaving
+    return last[0] if last else None

@@ -50,7 +50,12 @@ current: ContextVar[Surroundings | None] = ContextVar("redouble attempt", defaul
 
 # Retries switched off by redouble.testing: for a context, or for the whole process.
 switched_off: ContextVar[bool] = ContextVar("redouble switched off", default=False)
-switched_off_everywhere: list[object] = []
+switched_off_everywhere: dict[object, object] = {}
+
+# The most attempts that a test allows each call: likewise, and all of them, without which nobody looks.
+cap_here: ContextVar[int | None] = ContextVar("redouble cap", default=None)
+caps_everywhere: dict[object, int] = {}
+caps: dict[object, int] = {}
 
 # The key of a dead letter that is being replayed: the call that it was made for sends it once more.
 replayed_key: ContextVar[str | None] = ContextVar("redouble replayed key", default=None)
@@ -91,9 +96,9 @@ class Attempt:
 
     @property
     def is_last(self) -> bool:
-        """Whether the policy allows no attempt after this one."""
-        limit = self._policy.attempts
-        return limit is not None and self.number >= limit
+        """Whether the policy, or `testing.capped`, allows no attempt after this one."""
+        limits = (self._policy.attempts, capped_at())
+        return any(limit is not None and self.number >= limit for limit in limits)
 
     @property
     def remaining(self) -> float | None:
@@ -184,6 +189,14 @@ def leave(token: Token[Any]) -> None:
 def disabled_here() -> bool:
     """Whether ``redouble.testing`` has switched retries off, here or everywhere."""
     return switched_off.get() or bool(switched_off_everywhere)
+
+
+def capped_at() -> int | None:
+    """The most attempts that ``redouble.testing`` allows a call, here or everywhere; ``None`` without one."""
+    if not caps:
+        return None
+    here, limits = cap_here.get(), list(caps_everywhere.values())
+    return min(limits if here is None else [here, *limits], default=None)
 
 
 def current_attempt() -> Attempt | None:

@@ -9,16 +9,20 @@
 
 Most calls that are given up on raise none of them: the function's own last exception comes out.
 All of them pickle, notes included; what cannot be pickled along the way is left out or shown as text.
+What was tried before is a `History`, with a `Failure` for each attempt.
 """
 
 from __future__ import annotations
 
-from ._text import shown
+from ._record import Record, assign
+from ._text import one_line, shown
 
 __all__ = [
     "BulkheadFull",
     "CircuitOpen",
     "DeadlineExceeded",
+    "Failure",
+    "History",
     "RedoubleError",
     "ResultRejected",
     "StoreTrouble",
@@ -164,3 +168,60 @@ def _rebuild(cls: type[RedoubleError], args: tuple[Any, ...], state: dict[str, A
     error.args = args
     error.__dict__.update(state)
     return error
+
+
+class Failure(Record):
+    """One attempt that failed: its number, from 1, what it failed with, and how long was waited after it.
+
+    ``error_type`` is empty where a result was refused; ``delay`` is ``None`` after the last attempt.
+    """
+
+    __slots__ = ("attempt", "error_type", "error_message", "delay")  # noqa: RUF023 - in the order in which it reads
+    attempt: int
+    error_type: str
+    error_message: str
+    delay: float | None
+
+    def __init__(self, attempt: int, error_type: str, error_message: str, delay: float | None) -> None:
+        assign(self, "attempt", attempt)
+        assign(self, "error_type", error_type)
+        assign(self, "error_message", error_message)
+        assign(self, "delay", delay)
+
+    def __str__(self) -> str:
+        waited = "" if self.delay is None else f"; waited {self.delay:.2f} s"
+        return f"attempt {self.attempt}: {one_line(self.error_type, self.error_message)}{waited}"
+
+
+class History(Record):
+    """What was tried before a call was given up on.
+
+    ``name`` is the policy's or the function's; ``attempts`` how many there were; ``elapsed`` the seconds
+    since the call began, or since its first failure where nothing had to read the clock before; ``why`` says
+    why it was given up on. ``failures`` are the first 3 attempts and the last 7, ``left_out`` between them.
+    """
+
+    __slots__ = ("name", "attempts", "elapsed", "why", "failures", "left_out")  # noqa: RUF023 - as above
+    name: str
+    attempts: int
+    elapsed: float
+    why: str
+    failures: tuple[Failure, ...]
+    left_out: int
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        attempts: int,
+        elapsed: float,
+        why: str,
+        failures: tuple[Failure, ...],
+        left_out: int,
+    ) -> None:
+        assign(self, "name", name)
+        assign(self, "attempts", attempts)
+        assign(self, "elapsed", elapsed)
+        assign(self, "why", why)
+        assign(self, "failures", failures)
+        assign(self, "left_out", left_out)

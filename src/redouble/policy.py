@@ -14,13 +14,15 @@ from types import MappingProxyType
 from . import _checks as check
 from . import _guard_fields as guards
 from ._config import read_environment, read_mapping, unknown
-from ._describe import describe
+from ._describe import Objection, describe
 from ._record import Record, assign
 from ._rule import Rule, as_rule, rules
 from .backoff import delays, full_jitter, shown_name
+from .events import wanting_successes
 
 __all__ = [
     "UNSET",
+    "Objection",
     "Policy",
     "Rule",
 ]
@@ -145,7 +147,7 @@ class Policy(Record):
     42
     """
 
-    __slots__ = (*_FIELDS, "_in_context", "_guarded", "_falls_back", "_way")
+    __slots__ = (*_FIELDS, "_in_context", "_guarded", "_falls_back", "_successes", "_way")
     attempts: int | None
     base: float
     cap: float
@@ -179,6 +181,8 @@ class Policy(Record):
     _guarded: bool
     # Whether something stands in where a call was given up on.
     _falls_back: bool
+    # The listeners that hear of a success at the first try.
+    _successes: tuple[Callable[[Event], object], ...]
     # Which way a first attempt goes, by how much it needs: see the drivers.
     _way: Literal["bare", "judged", "guarded", "watched", "known", "full"]
 
@@ -196,11 +200,14 @@ class Policy(Record):
         assign(self, "_in_context", known)
         assign(self, "_guarded", any(getattr(self, guard) is not None for guard in guards.FIELDS))
         assign(self, "_falls_back", self.fallback is not UNSET)
+        assign(self, "_successes", wanting_successes(self.listeners))
         assign(self, "_way", self._first_way())
 
     def _first_way(self) -> str:
         asked = self._in_context or self.until is not None
         waits = self.throttle is not None or self.bulkhead is not None or bool(self._awaited())
+        if self._successes:
+            return "full"
         if self._guarded:
             return "full" if waits else "watched" if asked else "guarded"
         return "bare" if not asked else "known" if self._in_context else "judged"
@@ -244,7 +251,7 @@ class Policy(Record):
         return delays(self.backoff, attempts=self.attempts, base=self.base, cap=self.cap, rng=self.rng)
 
     def describe(self) -> str:
-        """Says in words what this policy does, and the longest it can take.
+        """Says in words what this policy does, the longest it can take, and what `warnings` object to.
 
         >>> print(Policy().describe())
         Calls up to 4 times.
@@ -252,6 +259,20 @@ class Policy(Record):
         ...
         """
         return describe(self)
+
+    def warnings(self) -> tuple[Objection, ...]:
+        """What an expert would object to, each with the reason and a remedy; empty if there is nothing.
+
+        Nobody asks at construction: ask in a test of your own, and leave out by ``name`` what you mean to do.
+
+        >>> from redouble.backoff import exponential
+        >>> [objection] = Policy(backoff=exponential).warnings()
+        >>> objection.name, objection.field, objection.remedy
+        ('no_jitter', 'backoff', 'write backoff=full_jitter')
+        """
+        from ._objections import objections
+
+        return objections(self)
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Policy:

@@ -14,6 +14,7 @@ from redouble import (
     Rule,
     Verdict,
     current_attempt,
+    history,
     presets,
     retry,
     retrying,
@@ -25,8 +26,11 @@ from redouble.bulkhead import Bulkhead
 from redouble.classify import Classifier, accepted, is_retryable, parse_retry_after, retry_after, verdict
 from redouble.context import Attempt, incoming, outgoing_headers
 from redouble.deadletter import DeadLetter, DeadLetters, Replayed
-from redouble.events import CircuitChanged, Event, Retrying
+from redouble.errors import History
+from redouble.events import CircuitChanged, Event, Retrying, subscribe, with_successes
 from redouble.hedging import hedge, quantile
+from redouble.metrics import Counters, Counts, Prometheus, Snapshot
+from redouble.policy import Objection
 from redouble.presets import standard
 from redouble.registry import Registry
 from redouble.testing import FakeClock, no_waits, scripted
@@ -143,6 +147,7 @@ assert_type(policy.call(bare, "/", depth=2), bytes)
 policy.call(bare, 5)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 assert_type(list(policy.delays()), list[float])
 assert_type(policy.describe(), str)
+assert_type(policy.warnings(), tuple[Objection, ...])
 assert_type(Policy.from_mapping({"attempts": 3}), Policy)
 assert_type(Policy.from_env("APP_RETRY"), Policy)
 assert_type(standard(deadline=5), Policy)
@@ -307,3 +312,20 @@ Policy(dead_letters=letters, payload=order_of)
 async def replayed() -> None:
     assert_type(await letters.areplay(send_again_async), Replayed)
     assert_type(await letters.aput(payload=7), DeadLetter)
+
+
+# Seen from outside
+
+
+def hear(event: Event) -> None: ...
+
+
+counters = Counters(successes=True)
+Policy(listeners=[counters, with_successes(hear), Prometheus()])
+unsubscribe = subscribe(hear)
+assert_type(unsubscribe(), None)
+assert_type(counters.snapshot(), Snapshot)
+assert_type(counters.snapshot().policies["fetch"], Counts)
+assert_type(counters.table(), str)
+assert_type(history(TimeoutError()), History | None)
+subscribe("hear")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
