@@ -406,6 +406,12 @@ def test_without_a_hook_an_event_carries_nothing(clock, heard):
     assert heard[0].correlation == {}
 
 
+def test_an_event_of_a_call_has_every_field_that_an_event_has(clock, heard):
+    with pytest.raises(ValueError, match="no"):
+        Policy(listeners=[heard.append]).call(int, "no")
+    assert tuple(vars(heard[0])) == Event._fields == tuple(vars(Event("fetch", attempt=1, elapsed=0.0)))
+
+
 def test_an_event_with_a_correlation_is_a_value():
     event = Event("fetch", attempt=1, elapsed=0.0)
     one = GaveUp("fetch", attempt=1, elapsed=0.0, correlation={"trace_id": ["4bf9"]})

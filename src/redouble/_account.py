@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ._decide import Refused
 from ._guarding import Passage
+from ._happenings import NOTHING, happening
 from ._story import Story, masked_line, put_note
 from ._text import kind_of, shown
 from ._time import clock_of
@@ -117,21 +118,23 @@ class Account(Passage):
         self, kind: type[Event], *, delay: float | None = None, reason: Reason | None = None
     ) -> None:
         listeners = self.policy.listeners
-        if not wanted(listeners):
+        if not (listeners or wanted(listeners)):
             return
         error_type, message = self.failure or (None, None)
         verdict = self.verdict
-        event = kind(
-            self.name,
-            attempt=self.attempt,
-            elapsed=self.elapsed(),
-            delay=delay,
-            cause=None if verdict is None else verdict.cause,
-            status=None if verdict is None else verdict.status,
-            error_type=error_type or None,
-            error_message=message,
-            reason=reason,
-        )
+        fields = {
+            "name": self.name,
+            "attempt": self.attempt,
+            "delay": delay,
+            "elapsed": self.elapsed(),
+            "cause": None if verdict is None else verdict.cause,
+            "status": None if verdict is None else verdict.status,
+            "error_type": error_type or None,
+            "error_message": message,
+            "reason": reason,
+            "correlation": NOTHING,
+        }
+        event = happening(kind, fields)
         # Logged only where something was retried or refused: a failure that just passes is the caller's.
         self._told_of = self._told_of or kind is Retrying or kind is NotLetThrough
         emit(event, listeners, logged=self._told_of)

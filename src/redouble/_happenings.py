@@ -14,13 +14,13 @@ from ._record import Record, assign
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Literal
+    from typing import Any, Literal
 
     from ._letters import DeadLetter
     from .classify import Cause
 
 # What the user adds to an event, while nothing is added.
-_NOTHING: Mapping[str, object] = MappingProxyType({})
+NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 class Reason(StrEnum):
@@ -75,9 +75,8 @@ class Event(Record):
         error_type: str | None = None,
         error_message: str | None = None,
         reason: Reason | None = None,
-        correlation: Mapping[str, object] = _NOTHING,
+        correlation: Mapping[str, object] = NOTHING,
     ) -> None:
-        # One assignment instead of ten: while somebody listens, an event is made for every retry.
         assign(
             self,
             "__dict__",
@@ -91,15 +90,20 @@ class Event(Record):
                 "error_type": error_type,
                 "error_message": error_message,
                 "reason": reason,
-                "correlation": correlation
-                if correlation is _NOTHING
-                else MappingProxyType(dict(correlation)),
+                "correlation": correlation if correlation is NOTHING else MappingProxyType(dict(correlation)),
             },
         )
 
 
 # The fields of every event, in the order in which it reads; subclasses add their slots.
 Event._fields = tuple(Event.__annotations__)
+
+
+def happening(kind: type[Event], fields: dict[str, Any]) -> Event:
+    """An event of all its fields, made in half the time: while somebody listens, every retry makes one."""
+    event = kind.__new__(kind)
+    assign(event, "__dict__", fields)
+    return event
 
 
 class Succeeded(Event):

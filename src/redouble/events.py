@@ -179,13 +179,12 @@ def emit(event: Event, listeners: tuple[Listener, ...], *, logged: bool) -> None
 
     What they raise is reported once and swallowed.
     """
-    heard = listeners
     if _subscribers:
         others = [one for one in tuple(_subscribers.values()) if not any(one is other for other in listeners)]
-        heard = (*listeners, *others)
+        listeners = (*listeners, *others)
     logger = _logger() if logged else None
-    if heard or logger is not None:
-        tell(event, heard)
+    if listeners or logger is not None:
+        tell(event, listeners)
     if logger is not None:
         _alone(logger, partial(_log, logger), event, "")
 
