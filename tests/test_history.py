@@ -164,6 +164,48 @@ def test_a_secret_at_the_seam_of_a_long_message_is_masked(flavour, policy):
     assert "hunter2" not in error.__notes__[0]
 
 
+def test_a_secret_at_the_end_of_what_is_kept_of_a_message_is_not_cut_in_half(flavour, policy, clock, caplog):
+    for padding in range(930, 1000):
+        caplog.clear()
+        message = "x" * padding + " cannot connect to postgres://bob:hunter2correcthorse@db/x"
+        with caplog.at_level("INFO", "redouble"):
+            error = outcome(flavour, policy.replace(attempts=2), TimeoutError(message), TimeoutError(message))
+        assert "hunter2" not in error.__notes__[0] + "".join(
+            record.error_message for record in caplog.records
+        )
+
+
+def test_a_long_secret_is_masked_though_its_end_is_far_away(flavour, policy):
+    message = f"postgres://bob:{'hunter2' * 60}@db"
+    error = outcome(flavour, policy.replace(attempts=1), TimeoutError(message))
+    assert "hunter2" not in error.__notes__[0] + repr(history(error))
+
+
+def test_notes_that_are_a_list_of_a_kind_of_their_own_are_replaced_too(flavour, policy):
+    class Notes(list):
+        pass
+
+    error = TimeoutError("slow")
+    error.__notes__ = Notes()
+    outcome(flavour, policy.replace(attempts=1), error)
+    outcome(flavour, policy.replace(attempts=1), error)
+    assert len(error.__notes__) == 1
+    assert history(error).attempts == 1
+
+
+def test_notes_that_cannot_even_be_looked_at_hide_no_error(flavour, policy):
+    class Hostile:
+        @property
+        def __class__(self):
+            raise RuntimeError("no class")
+
+    error = TimeoutError("slow")
+    error.__notes__ = Hostile()
+    assert history(error) is None
+    with pytest.raises(TimeoutError), redouble.retrying(policy):
+        raise error
+
+
 def test_a_note_masks_secrets_in_what_a_callback_raised(flavour, policy):
     def recover(error):
         raise RuntimeError("token=abc123 expired")
@@ -213,6 +255,11 @@ def test_a_text_without_a_trace_of_a_secret_comes_back_as_it_is(text):
 )
 def test_a_text_with_a_trace_of_a_secret_is_looked_at_closely(text, masked):
     assert masked_text(text) == masked
+
+
+def test_letters_that_are_written_in_two_ways_hide_no_secret():
+    assert masked_text("ba\u017fic abc") == "ba\u017fic ***"
+    assert masked_text("ΚΩΔΙΚΌΣ:x9", more=["ΚΩΔΙΚΌΣ"]) == "ΚΩΔΙΚΌΣ:***"
 
 
 def test_words_of_the_user_make_a_text_worth_a_closer_look():

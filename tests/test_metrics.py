@@ -292,8 +292,10 @@ def test_nobody_waits_while_another_counts(counters):
 
     def hold():
         with counters._lock:
+            counters._busy = True  # as in the middle of its counting
             held.set()
             go.wait(10)
+            counters._busy = False
 
     thread = threading.Thread(target=hold)
     thread.start()
@@ -306,6 +308,54 @@ def test_nobody_waits_while_another_counts(counters):
         go.set()
         thread.join()
     assert only(counters).recovered == 1000
+
+
+def test_an_interrupt_while_it_counts_leaves_no_lock_behind(counters):
+    class Interrupt(BaseException):
+        pass
+
+    class Trap:
+        def __hash__(self):
+            raise Interrupt
+
+    for _ in range(300):
+        counters._new.append(Recovered(Trap(), attempt=2, elapsed=1.0))
+    with pytest.raises(Interrupt):
+        counters(ended())
+    counters._new.clear()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(counters.snapshot).result(5)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no such signals here")
+def test_calls_of_a_signal_handler_are_counted_too(counters):
+    calls = []
+
+    def call(*_):
+        calls.append(1)
+        counted.call(str)
+
+    counted = Policy(listeners=[metrics.Counters(successes=True)], name="fetch")
+    before = signal.signal(signal.SIGALRM, call)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        for _ in range(3000):
+            calls.append(1)
+            counted.call(str)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert only(counted.listeners[0]).succeeded == len(calls) > 3000
+
+
+def test_the_figures_of_a_moment_cannot_be_changed(counters):
+    counters(ended())
+    taken = counters.snapshot()
+    assert hash(taken) == hash(counters.snapshot())
+    with pytest.raises(TypeError):
+        taken.policies["fetch"] = None
+    with pytest.raises(TypeError):
+        taken.policies["fetch"].gave_up["attempts"] = 3
 
 
 def test_whoever_brings_far_too_many_waits_until_they_are_counted(counters):
@@ -934,8 +984,12 @@ class Registry:
         names = (
             {one.name for one in collector.describe()} if hasattr(collector, "describe") else {collector.name}
         )
-        assert names.isdisjoint(name for name, _ in self.found)
+        if taken := names & {name for name, _ in self.found}:
+            raise ValueError(f"Duplicated timeseries: {taken}")
         self.found += [(name, collector) for name in names]
+
+    def unregister(self, collector):
+        self.found = [(name, one) for name, one in self.found if one is not collector]
 
     def __getitem__(self, name):
         return dict(self.found)[name]
@@ -968,13 +1022,67 @@ def test_prometheus_counts_what_counters_count(registry, policy):
     assert registry.counted("redouble_attempts") == {("fetch",): [3, 1]}
     assert registry.counted("redouble_retries") == {("fetch",): [1, 1]}
     assert registry.counted("redouble_recovered") == {("fetch",): [1]}
-    assert registry.counted("redouble_gave_up") == {("fetch", "not_retryable"): [1]}
-    assert registry.counted("redouble_refused") == {}
+    gave_up = {("fetch", str(reason)): [] for reason in Reason}
+    assert registry.counted("redouble_gave_up") == {**gave_up, ("fetch", "not_retryable"): [1]}
+    assert registry.counted("redouble_refused") == {("fetch", "circuit"): [], ("fetch", "bulkhead"): []}
     assert registry.counted("redouble_hedged") == {("fetch",): []}
     assert registry.counted("redouble_wait_seconds") == {("fetch",): [1.0, 2.0]}
     assert registry.counted("redouble_call_seconds") == {("fetch",): [3.0]}
     assert registry["redouble_call_seconds"].options["buckets"] == BUCKETS
     assert "redouble_succeeded" not in dict(registry.found)
+
+
+def test_prometheus_can_be_made_again_after_a_name_was_taken(registry):
+    taken = sys.modules["prometheus_client"].Counter(
+        "redouble_recovered", "somebody else's", [], registry=registry
+    )
+    with pytest.raises(ValueError, match="redouble_recovered"):
+        metrics.Prometheus()
+    registry.unregister(taken)
+    metrics.Prometheus()(ended())
+    assert registry.counted("redouble_recovered") == {("fetch",): [1]}
+
+
+def test_adapters_that_are_made_at_once_share_their_instruments(registry):
+    made, go = [], threading.Barrier(8, timeout=10)
+
+    def make():
+        go.wait()
+        made.append(metrics.Prometheus())
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert len({id(one._instruments) for one in made}) == 1
+    assert len(made) == 8
+
+
+def test_threads_that_meet_new_names_at_once_lose_no_place(registry):
+    listener, go = metrics.Prometheus(names=10), threading.Barrier(8, timeout=10)
+
+    def hear():
+        go.wait()
+        for number in range(9):
+            listener(ended(f"p{number}"))
+
+    threads = [threading.Thread(target=hear) for _ in range(8)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert sorted(listener._counted.kept) == [f"p{number}" for number in range(9)]
 
 
 def test_prometheus_has_successes_when_asked(registry):
@@ -1037,7 +1145,7 @@ def test_an_adapter_that_is_gone_is_asked_no_more(registry):
 
 def test_adapters_of_one_registry_must_agree_on_buckets(registry):
     metrics.Prometheus()
-    with pytest.raises(ValueError, match=r"buckets must be the same .* got \(1.0,\)"):
+    with pytest.raises(ValueError, match=r"buckets must be those .* got \(1.0,\)"):
         metrics.Prometheus(buckets=[1.0])
 
 

@@ -6,12 +6,15 @@ import asyncio
 import functools
 import json
 import logging
+import os
 import pickle
+import signal
 import threading
+import warnings
 
 import pytest
 
-from redouble import CircuitOpen, Policy, current_attempt, retry, retrying
+from redouble import CircuitOpen, Policy, current_attempt, events, retry, retrying
 from redouble.backoff import exponential, fixed
 from redouble.breaker import CircuitBreaker
 from redouble.budget import TokenBudget
@@ -384,6 +387,94 @@ def test_a_listener_that_was_interrupted_is_told_again(clock, heard):
     with pytest.raises(TimeoutError):
         policy.call(_times_out)
     assert kinds(heard) == ["GaveUp", "GaveUp"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no such signals here")
+def test_an_interrupt_at_any_moment_leaves_no_listener_deaf(heard):
+    class Interrupt(BaseException):
+        pass
+
+    def interrupt(*_):
+        raise Interrupt
+
+    policy = Policy(listeners=[with_successes(lambda event: heard.append(1))])
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for delay in range(1, 600):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, delay * 2e-7 + 2e-5)
+                while True:
+                    policy.call(str)
+            except Interrupt:
+                pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    heard.clear()
+    policy.call(str)
+    assert heard == [1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_threads_of_a_forked_child_hear_of_their_own_calls():
+    inside, go = threading.Event(), threading.Event()
+
+    def listener(event):
+        inside.set()
+        go.wait(10)
+
+    policy = Policy(listeners=[with_successes(listener)])
+    thread = threading.Thread(target=policy.call, args=(str,))
+    thread.start()
+    inside.wait(10)
+    assert len(events._telling) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads, which is the point
+        child = os.fork()
+    if not child:
+        os._exit(len(events._telling))
+    go.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_listener_in_two_places_is_told_once_whatever_it_is_wrapped_in(clock, tmp_path):
+    class Listener:
+        def __init__(self):
+            self.heard = []
+
+        def hear(self, event):
+            self.heard.append(type(event).__name__)
+
+    one = Listener()
+    unsubscribe = subscribe(one.hear)
+    letters = DeadLetters(tmp_path / "letters.db", listeners=[one.hear])
+    try:
+        policy = Policy(
+            attempts=2,
+            listeners=[with_successes(one.hear)],
+            dead_letters=letters,
+            clock=clock,
+            sleep=clock.sleep,
+        )
+        with pytest.raises(TimeoutError):
+            policy.call(_times_out)
+    finally:
+        unsubscribe()
+        letters.close()
+    assert one.heard == ["Retrying", "GaveUp", "DeadLettered"]
+
+
+def test_whoever_subscribes_what_asks_for_successes_is_told_that_it_will_hear_of_none(heard, caplog):
+    subscribe(with_successes(heard.append))()
+    assert "asks for successes, which subscribers do not hear of" in caplog.text
+
+
+def test_an_until_that_raises_at_the_first_attempt_ends_a_counted_call_with_an_event(flavour, clock, heard):
+    policy = counting(clock, heard, until=lambda result: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        flavour.call(policy, flavour.scripted("page"))
+    assert [(type(event), event.reason) for event in heard] == [(GaveUp, "callback")]
 
 
 # What belongs together

@@ -74,7 +74,11 @@ def nothing_left_on():
     yield
     assert (_time.fakes, _time.fake_everywhere, _time.fake_here.get()) == ({}, {}, None)
     assert (context.caps, context.caps_everywhere, context.cap_here.get()) == ({}, {}, None)
-    assert (context.switched_off_everywhere, context.switched_off.get()) == ({}, False)
+    assert (context.switched_off_everywhere, context.switches_off, context.switched_off.get()) == (
+        {},
+        {},
+        None,
+    )
     assert events._subscribers == {}
 
 
@@ -1347,3 +1351,35 @@ def test_the_kit_itself_needs_no_test_framework(monkeypatch):
 def test_every_name_that_is_exported_is_there():
     assert testing.__all__ == sorted(testing.__all__)
     assert all(hasattr(testing, name) for name in testing.__all__)
+
+
+@pytest.mark.parametrize("kind", [staticmethod, classmethod])
+def test_a_switch_stands_below_what_makes_a_method_special(kind):
+    with pytest.raises(TypeError, match=f"no_waits must stand below @{kind.__name__}"):
+        no_waits()(kind(print))
+
+
+def test_a_task_that_outlives_its_block_goes_by_real_time_and_retries_again():
+    async def main():
+        go, calls = asyncio.Event(), []
+
+        @retry(attempts=2, base=0.0)
+        async def fetch():
+            calls.append(1)
+            raise TimeoutError("slow")
+
+        async def later():
+            await go.wait()
+            with pytest.raises(TimeoutError):
+                await fetch()
+            return _time.fake_in_force()
+
+        with retries_disabled(), capped(1), fake_time():
+            task = asyncio.ensure_future(later())
+            await asyncio.sleep(0)
+        with no_waits(everywhere=True) as waits:
+            go.set()
+            assert await task is waits
+        return len(calls)
+
+    assert asyncio.run(main()) == 2

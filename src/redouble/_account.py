@@ -9,7 +9,7 @@ from ._decide import Refused
 from ._guarding import Passage
 from ._happenings import NOTHING, happening
 from ._story import Story, masked_line, put_note
-from ._text import kind_of, shown
+from ._text import cut, kind_of, shown
 from ._time import clock_of
 from .context import ENDS, KEY, RETRIED, STARTED, current, running_in, time_left
 from .errors import DeadlineExceeded, ResultRejected
@@ -107,7 +107,7 @@ class Account(Passage):
         if type(failure) is Refused:
             self.failure = "", failure.reason
         else:
-            self.failure = kind_of(failure), shown(failure)[:_LONGEST]
+            self.failure = kind_of(failure), cut(shown(failure), _LONGEST)
         return self.failure
 
     def write_down(self, failure: Any, delay: float | None) -> None:

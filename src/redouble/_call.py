@@ -131,7 +131,7 @@ class Call(Keeping):
             return until is None or bool(until(result))
         except BaseException as error:
             self.abandon()
-            if self.attempt > 1 and isinstance(error, Exception):
+            if (self.attempt > 1 or self.policy._successes) and isinstance(error, Exception):
                 self.read_clock()
                 self.announce(GaveUp, reason=Reason.callback)
             raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from ._record import Record, assign
 from ._tables import aligned, duration, share
 
@@ -41,7 +43,7 @@ class Counts(Record):
             assign(self, what, tally.numbers[what])
         assign(self, "succeeded", tally.numbers["succeeded"] if successes else None)
         for what, by_reason in tally.reasons.items():
-            assign(self, what, dict(by_reason))
+            assign(self, what, MappingProxyType(dict(by_reason)))
         for what, times in tally.times.items():
             assign(self, what, times.record())
 
@@ -110,11 +112,11 @@ class Snapshot(Record):
         stores: Mapping[str, bool],
         discarded: Mapping[str, int],
     ) -> None:
-        assign(self, "policies", policies)
-        assign(self, "budgets", budgets)
-        assign(self, "breakers", breakers)
-        assign(self, "stores", stores)
-        assign(self, "discarded", discarded)
+        assign(self, "policies", MappingProxyType(dict(policies)))
+        assign(self, "budgets", MappingProxyType(dict(budgets)))
+        assign(self, "breakers", MappingProxyType(dict(breakers)))
+        assign(self, "stores", MappingProxyType(dict(stores)))
+        assign(self, "discarded", MappingProxyType(dict(discarded)))
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain data, which ``json`` can write."""

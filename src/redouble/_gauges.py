@@ -46,6 +46,8 @@ class Counting(Guard):
 
     wants_successes: bool
     """Whether it hears of every call that succeeds at the first try."""
+    reentrant = True
+    """It calls nothing that is retried, so what a signal handler brings while it counts is no recursion."""
 
     def __init__(self, make: Callable[[str], Any], successes: bool, names: int) -> None:
         super().__init__(None)
@@ -85,7 +87,11 @@ class Counting(Guard):
         if kind not in COUNTED:
             self._learn(event)
         elif self.wants_successes or kind is not Succeeded:
-            count(event, self._counted.get(event.name))
+            found = self._counted.kept.get(event.name)
+            if found is None:
+                with self._lock:  # or threads that meet a new name at once would each take a place for it
+                    found = self._counted.get(event.name)
+            count(event, found)
 
     def _learn(self, event: Event) -> None:
         if isinstance(event, CircuitChanged):
@@ -122,6 +128,10 @@ class Counting(Guard):
             f"{type(self).__name__} counts within one process and cannot be pickled: "
             "send policy.replace(listeners=()), or make both where they are used"
         )
+
+
+# Instruments are made by one thread at a time, or two would make the same.
+MAKING = Guard("making of instruments")
 
 
 class Sources:

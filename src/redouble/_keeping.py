@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 
 from ._account import Account
+from ._story import masked_line
 from ._text import brief
 from ._trouble import say
 from .context import replaying
-from .events import DeadLettered, Reason, correlated, tell
+from .events import DeadLettered, Reason, correlated, subscribed, tell, without
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Keeping(Account):
         try:
             return {"payload": None if payload is None else payload(*args, **kwargs), **instructions}
         except Exception as trouble:  # noqa: BLE001 - the user's code; the rest is kept all the same
-            text = f"its payload could not be made: {brief(trouble)}"
+            text = f"its payload could not be made: {masked_line(brief(trouble))}"
             say(f"{self.name} was given up on, and {text}", trouble)
             return {"replayable": False, "replay_instructions": text}
 
@@ -66,13 +67,13 @@ class Keeping(Account):
         """A dead letter was written; the policy's own listeners hear of it, too."""
         self.lost = None
         theirs = getattr(self.policy.dead_letters, "listeners", ())
-        heard = tuple([other for other in self.policy.listeners if other not in theirs])
+        heard = without(self.policy.listeners, (*theirs, *subscribed()))
         if heard:
             tell(DeadLettered(letter), heard)
 
     def unkept(self, trouble: Exception) -> None:
         """A dead letter could not be written: that is said on the error, and in the log, every time."""
-        text = f"its dead letter could not be stored: {brief(trouble)}"
+        text = f"its dead letter could not be stored: {masked_line(brief(trouble))}"
         error: Any = self.lost
         self.tell_story(error, f"{self.why}; {text}" if self.why else text)
         say(f"{self.name} was given up on, and {text}", trouble)

@@ -12,7 +12,7 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 from ._checks import one_of
-from ._gauges import GAUGES, Counting, Sources
+from ._gauges import GAUGES, MAKING, Counting, Sources
 from ._tally import BUCKETS, COUNTERS, ENDS, TIMES
 from .events import Hedged, Retrying, Succeeded
 
@@ -162,9 +162,10 @@ _made: WeakKeyDictionary[Any, _Instruments] = WeakKeyDictionary()
 def _instruments(metrics: Any, provider: Any) -> _Instruments:
     """Those of this provider, which knows each by its name and takes it once."""
     key = _default if provider is None else provider
-    found = _made.get(key)
-    if found is None:
-        found = _made[key] = _Instruments(metrics, metrics.get_meter("redouble", meter_provider=provider))
+    with MAKING._lock:
+        found = _made.get(key)
+        if found is None:
+            found = _made[key] = _Instruments(metrics, metrics.get_meter("redouble", meter_provider=provider))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-from ._gauges import GAUGES, Counting, Sources
+from ._gauges import GAUGES, MAKING, Counting, Sources
 from ._tally import BUCKETS, COUNTERS, REASONED, TIMES, bucket_bounds
 
 TYPE_CHECKING = False
@@ -111,17 +111,25 @@ _made: WeakKeyDictionary[Any, _Instruments] = WeakKeyDictionary()
 
 def _instruments(client: Any, registry: Any, bounds: tuple[float, ...], *, successes: bool) -> _Instruments:
     """Those of this registry, made where they are missing."""
-    known = _made.get(registry)
-    found = _Instruments(client, bounds) if known is None else known
-    if found.bounds != bounds:
-        raise ValueError(
-            f"buckets must be the same for all adapters of one registry, here {found.bounds}, got {bounds}"
-        )
-    found.add_counters(registry, successes=successes)
-    if known is None:
-        found.add_times(registry)
-        registry.register(found)
-        _made[registry] = found
+    with MAKING._lock:
+        known = _made.get(registry)
+        found = _Instruments(client, bounds) if known is None else known
+        if found.bounds != bounds:
+            raise ValueError(
+                f"buckets must be those of the other adapters of this registry, {found.bounds}, got {bounds}"
+            )
+        before = set(found.made)
+        try:
+            found.add_counters(registry, successes=successes)
+            if known is None:
+                found.add_times(registry)
+                registry.register(found)
+                _made[registry] = found
+        except BaseException:
+            # A name that is taken, or an interrupt: what was made so far would be in the way next time.
+            for what in set(found.made) - before:
+                registry.unregister(found.made.pop(what))
+            raise
     return found
 
 
@@ -129,18 +137,15 @@ class _Series:
     """The series of one policy."""
 
     def __init__(self, instruments: dict[str, Any], policy: str) -> None:
-        self._instruments = instruments
-        self._policy = policy
-        # Those without a reason are there from the start, at 0: a series that begins at 1 has no increase.
+        # All are there from the start, at 0: a series that begins at 1 has no increase.
         self._children: dict[tuple[str, Reason | None], Any] = {
-            (what, None): made.labels(policy) for what, made in instruments.items() if what not in REASONED
+            (what, reason): made.labels(policy, *([] if reason is None else [str(reason)]))
+            for what, made in instruments.items()
+            for reason in REASONED.get(what, (None,))
         }
 
     def add(self, what: str, amount: int = 1, reason: Reason | None = None) -> None:
-        child = self._children.get((what, reason))
-        if child is None:
-            child = self._children[what, reason] = self._instruments[what].labels(self._policy, str(reason))
-        child.inc(amount)
+        self._children[what, reason].inc(amount)
 
     def observe(self, what: str, seconds: float) -> None:
         self._children[what, None].observe(seconds)

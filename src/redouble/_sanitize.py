@@ -51,7 +51,8 @@ def folded_names(names: Iterable[str]) -> Folded:
 
 
 def _fold(name: str) -> str:
-    return "".join([c for c in name.lower() if c.isalnum()])
+    # Not lower(), which writes a sigma in two ways.
+    return "".join([c for c in name.casefold() if c.isalnum()])
 
 
 def _is_secret(name: str, more: Folded) -> bool:
@@ -90,7 +91,7 @@ _NO_LETTERS = {code: None for code in range(128) if not chr(code).isalnum()}
 
 def _may_hold_secrets(text: str, more: Folded) -> bool:
     """Says quickly that there are none, which is so for most messages of errors."""
-    lower = text.lower()
+    lower = text.casefold()
     # Folding leaves only letters and figures, and so does dropping all other ASCII from ASCII.
     flat = lower.translate(_NO_LETTERS) if text.isascii() else _fold(text)
     return any(trace in lower for trace in _TRACES) or any(word in flat for word in (*_WORDS, *more))

@@ -99,8 +99,8 @@ class Story:
 
 def masked_line(message: str) -> str:
     """The beginning of a message, in one line and without its secrets."""
-    # More than is told, so that a secret at the seam is seen whole.
-    return one_line("", masked_text(one_line("", message, 2 * _LENGTH)), _LENGTH)
+    # All that is kept, and not only what is told, so that a secret at the seam is seen whole.
+    return one_line("", masked_text(message), _LENGTH)
 
 
 def put_note(error: BaseException, text: str) -> None:
@@ -124,6 +124,6 @@ def is_told(error: BaseException) -> bool:
 def _notes(error: BaseException) -> list[object]:
     try:
         notes: Any = getattr(error, "__notes__", None)
+        return notes if issubclass(type(notes), list) else []
     except Exception:  # noqa: BLE001 - attributes are the user's code
-        notes = None
-    return notes if notes.__class__ is list else []
+        return []

@@ -71,7 +71,11 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "hedged": ("attempt", "Attempts that were started beside a slow one."),
     "dead_lettered": ("call", "Calls that were kept as dead letters."),
 }
-REASONED = frozenset({"gave_up", "refused"})
+# Those that are counted by reason, and the reasons there may be.
+REASONED: dict[str, tuple[Reason, ...]] = {
+    "gave_up": tuple(Reason),
+    "refused": (Reason.circuit, Reason.bulkhead),
+}
 TIMES: dict[str, str] = {
     "call_seconds": "Seconds that calls took, waits included.",
     "wait_seconds": "Seconds of the waits before retries.",

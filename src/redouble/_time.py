@@ -55,9 +55,10 @@ def real_sleep(seconds: float) -> None:
 
 def fake_in_force() -> FakeTime | None:
     """What stands in for time here: that of this context, or the last one of the whole process."""
-    # Not by truth: the fake may be a list of waits that is still empty.
-    fake = fake_here.get()
-    if fake is not None or not fake_everywhere:
-        return fake
+    # By identity, and not by truth: the fake may be a list of waits that is still empty. And a task may
+    # outlive the block that it was started in: what is over there is over here.
+    here = fake_here.get()
+    if here is not None and any(fake is here for fake in tuple(fakes.values())):
+        return here
     last = list(fake_everywhere.values())[-1:]  # at once: another thread may be leaving
     return last[0] if last else None

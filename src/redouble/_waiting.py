@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _MANY = 10
 # Seconds that one wait may take; and where nobody thought of a cap; and all waits, without a deadline.
 _LONG_WAIT, _UNCAPPED_WAIT, _LONG_CALL = 300.0, 60.0, 600.0
+# All waits together, below which it is as if there were none.
+_NO_WAIT = 0.01
 # How many attempts are looked at.
 _COUNTED = 1000
 
@@ -111,13 +113,14 @@ def no_jitter(policy: Policy) -> Found:
 
 def no_wait(policy: Policy) -> Found:
     for waits in kinds(policy):
-        if waits.attempts < 3 or any(waits.all(1.0)):
+        if waits.attempts < 3 or sum(waits.all(1.0)) >= _NO_WAIT:
             continue
-        zero, some = ("base", 0.1) if waits.base == 0.0 else ("cap", 1)
+        zero, some = ("cap", 1) if waits.cap < waits.base else ("base", 0.1)
+        value = waits.cap if zero == "cap" else waits.base
         yield Objection(
             "no_wait",
             waits.about(zero),
-            waits.told(f"{zero}=0 makes more than one retry without a wait"),
+            waits.told(f"{zero}={value:g} makes more than one retry without a wait worth the name"),
             "a dependency that fails is hammered, and the attempts are used up before it can recover",
             waits.instead(f"{zero}={some}, or attempts=2 for a single retry at once"),
         )
@@ -133,7 +136,7 @@ def no_cap(policy: Policy) -> Found:
                 waits.about("cap"),
                 waits.told(f"cap={waits.cap:g} allows a single wait of {longest:g} s without a deadline"),
                 "the caller sleeps on, with all that it holds, long after the dependency has recovered",
-                waits.instead("cap=30"),
+                waits.instead(f"cap={min(max(30.0, waits.base), allowed):g}"),
             )
 
 
@@ -161,6 +164,8 @@ def many_attempts(policy: Policy) -> Found:
         return
     if policy.deadline is not None and not _fit(policy, policy.deadline):
         return
+    if policy.deadline is not None and max(Waits(policy).all(1.0)) >= _UNCAPPED_WAIT:
+        return  # one attempt a minute is no load
     within = "" if policy.deadline is None else f" with a deadline of {policy.deadline:g} s"
     yield Objection(
         "many_attempts",

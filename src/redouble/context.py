@@ -49,8 +49,10 @@ RUNNING: Literal[8] = 8  # of a boundary: the surroundings of the attempt around
 current: ContextVar[Surroundings | None] = ContextVar("redouble attempt", default=None)
 
 # Retries switched off by redouble.testing: for a context, or for the whole process.
-switched_off: ContextVar[bool] = ContextVar("redouble switched off", default=False)
+switched_off: ContextVar[object] = ContextVar("redouble switched off", default=None)
 switched_off_everywhere: dict[object, object] = {}
+# Those of a context that are still in force: a task may outlive the block that it was started in.
+switches_off: dict[object, object] = {}
 
 # The most attempts that a test allows each call: likewise, and all of them, without which nobody looks.
 cap_here: ContextVar[int | None] = ContextVar("redouble cap", default=None)
@@ -188,7 +190,9 @@ def leave(token: Token[Any]) -> None:
 
 def disabled_here() -> bool:
     """Whether ``redouble.testing`` has switched retries off, here or everywhere."""
-    return switched_off.get() or bool(switched_off_everywhere)
+    if switched_off_everywhere:
+        return True
+    return bool(switches_off) and any(mark is switched_off.get() for mark in tuple(switches_off.values()))
 
 
 def capped_at() -> int | None:

@@ -8,6 +8,7 @@ is told only to those who ask for it. Nothing is built while nobody listens.
 
 from __future__ import annotations
 
+import os
 import sys
 from _thread import get_ident
 from functools import partial
@@ -29,6 +30,7 @@ from ._happenings import (
     StoreChanged,
     Succeeded,
 )
+from ._record import same
 from ._sanitize import masked_text
 from ._trouble import report
 from .backoff import shown_name
@@ -129,6 +131,12 @@ def subscribe(listener: Listener) -> Callable[[], None]:
     """
     key = object()
     _subscribers[key] = sync_function("listener", listener)
+    if wanting_successes((listener,)):
+        report(
+            listener,
+            f"{shown_name(listener)} asks for successes, which subscribers do not hear of: "
+            "rates are true only of policies that have it in their listeners",
+        )
 
     def unsubscribe() -> None:
         _subscribers.pop(key, None)
@@ -180,13 +188,27 @@ def emit(event: Event, listeners: tuple[Listener, ...], *, logged: bool) -> None
     What they raise is reported once and swallowed.
     """
     if _subscribers:
-        others = [one for one in tuple(_subscribers.values()) if not any(one is other for other in listeners)]
-        listeners = (*listeners, *others)
+        listeners = (*listeners, *without(subscribed(), listeners))
     logger = _logger() if logged else None
     if listeners or logger is not None:
         tell(event, listeners)
     if logger is not None:
         _alone(logger, partial(_log, logger), event, "")
+
+
+def subscribed() -> tuple[Listener, ...]:
+    """All that hear of the events of every policy."""
+    return tuple(_subscribers.values())
+
+
+def without(these: tuple[Listener, ...], those: tuple[Listener, ...]) -> tuple[Listener, ...]:
+    """These listeners, but for those: who stands in two places is told once."""
+    known = [_itself(one) for one in those]
+    return tuple([one for one in these if not any(same(_itself(one), other) for other in known)])
+
+
+def _itself(listener: Listener) -> Listener:
+    return listener._listener if isinstance(listener, with_successes) else listener
 
 
 def tell(event: Event, listeners: tuple[Listener, ...]) -> None:
@@ -198,8 +220,10 @@ def tell(event: Event, listeners: tuple[Listener, ...]) -> None:
         _alone(listener, listener, event, "listener")
 
 
-# What is being told something, and in which thread.
+# What is being told something, and in which thread. A forked child has other threads under the same numbers.
 _telling: set[tuple[int, int]] = set()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_telling.clear)
 
 
 def _alone(whom: object, call: Callable[[Any], object], about: object, what: str) -> None:
@@ -208,10 +232,11 @@ def _alone(whom: object, call: Callable[[Any], object], about: object, what: str
     A listener that calls what it listens to would otherwise be told of its own calls, without end.
     """
     key = (id(whom), get_ident())
-    if key in _telling:
+    if key in _telling and not getattr(whom, "reentrant", False):
         return
-    _telling.add(key)
     try:
+        # Within, so that no interrupt comes between the mark and what takes it away.
+        _telling.add(key)
         call(about)
     except Exception as error:  # noqa: BLE001 - a listener's failure, or a handler's full disk, is not the call's
         if what:

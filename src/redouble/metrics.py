@@ -71,11 +71,9 @@ class Counters(Counting):
         new.append(event)
         # Whoever finds many of them counts them, unless somebody is at it. Only if that one cannot keep up,
         # the others wait for him: what is not counted yet must not grow without end.
-        if len(new) > _SOME and self._lock.acquire(len(new) > _MANY):
-            try:
+        if len(new) > _SOME and (not self._busy or len(new) > _MANY):
+            with self._lock:  # which no interrupt can leave locked
                 self._fold()
-            finally:
-                self._lock.release()
 
     def _fold(self) -> None:
         """Counts what is new. Under the lock."""

@@ -188,6 +188,7 @@ def redouble_cases() -> list[Case]:
     from redouble.breaker import CircuitBreaker
     from redouble.budget import RatioBudget, TokenBudget
     from redouble.classify import verdict
+    from redouble.metrics import Counters
 
     policy = Policy()
     reused = retrying(policy)
@@ -204,11 +205,18 @@ def redouble_cases() -> list[Case]:
 
     return [
         Case(SYNC, retry(work)),
+        Case(SYNC, retry(listeners=[Counters()])(work), "Counters listening"),
+        Case(SYNC, retry(listeners=[Counters(successes=True)])(work), "successes counted"),
         Case(ASYNC, retry(work_async)),
         Case(DEADLINE, retry(deadline=BUDGET)(work)),
         Case(GUARDED, retry(budget=TokenBudget(), breaker=CircuitBreaker())(work)),
         Case(COUNTED, retry(budget=RatioBudget(), breaker=CircuitBreaker(failure_rate=0.5))(work)),
         Case(FAILING, retry(Policy(sleep=no_sleep))(three_failures())),
+        Case(
+            FAILING,
+            retry(Policy(sleep=no_sleep, listeners=[Counters()]))(three_failures()),
+            "Counters listening",
+        ),
         Case(BLOCK, block),
         Case(BLOCK, block_reused, "object reused"),
         *judging(verdict),

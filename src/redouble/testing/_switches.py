@@ -11,7 +11,14 @@ from types import CoroutineType
 from redouble._callables import ASYNC, ASYNC_GENERATOR, GENERATOR, flavour, look_like, name_of
 from redouble._numbers import whole
 from redouble._time import fake_everywhere, fake_here, fakes
-from redouble.context import cap_here, caps, caps_everywhere, switched_off, switched_off_everywhere
+from redouble.context import (
+    cap_here,
+    caps,
+    caps_everywhere,
+    switched_off,
+    switched_off_everywhere,
+    switches_off,
+)
 
 from ._clock import FakeClock, Waits
 
@@ -57,6 +64,9 @@ class Switch:
 
     def __call__(self, function: F) -> F:
         """The function with this switched on in each call of it, async ones until they are done."""
+        for special in (staticmethod, classmethod):
+            if isinstance(function, special):
+                raise TypeError(f"{type(self).__name__} must stand below @{special.__name__}, not above it")
         kind = flavour(function)
         if isinstance(function, type) or kind in (GENERATOR, ASYNC_GENERATOR):
             what = "class" if isinstance(function, type) else kind
@@ -189,8 +199,9 @@ class retries_disabled(Switch):  # noqa: N801 - used like a function
         super().__init__(everywhere=everywhere)
 
     def __enter__(self) -> None:
-        undo = put(self, switched_off_everywhere) if self._everywhere else put(self)
-        self._enter(switched_off, True, undo)
+        mark = object()
+        undo = put(mark, switched_off_everywhere) if self._everywhere else put(mark, switches_off)
+        self._enter(switched_off, mark, undo)
 
 
 class capped(Switch):  # noqa: N801 - used like a function
