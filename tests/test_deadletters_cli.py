@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import redouble
-from redouble import _letters_cli, _letters_replaying, _terminal
+from redouble import _columns, _letters_cli, _letters_replaying
 from redouble.__main__ import main
 from redouble.deadletter import DeadLetters
 
@@ -174,7 +174,7 @@ def test_a_table_fits_its_terminal_with_ids_and_figures_whole(
     for name in ("x", "warehouse.orders.Client.ship_again" * 3, "海" * 60):
         letters.put(function=name, queue=name, error=TimeoutError(name * 3), attempts=123)
     rows = command("list")[1].splitlines()[:4]
-    assert max(map(_terminal._width, rows)) == columns
+    assert max(map(_columns.width_of, rows)) == columns
     for letter, row in zip(records(command("list", "--json")[1]), rows[1:], strict=True):
         assert row.startswith(letter["id"] + "  ")
         assert row.split()[-3:] == ["123", "0s", "waiting"]

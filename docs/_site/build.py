@@ -1,0 +1,199 @@
+"""Builds the documentation as a site: ``python docs/_site/build.py [folder]``, by default in ``build/site``.
+
+The pages in ``docs`` are written to be read as they are, on a code host or in an editor. What a site needs
+besides is made here, in a copy, and never kept in the tree:
+
+- the navigation, from the sections of ``docs/index.md``;
+- a page for each public module, from its docstrings, and one for each example;
+- links to what is outside of ``docs``: to the page of an example, or none where the site has nothing to show.
+
+A warning is an error, and so is anything that a page would load from another host.
+"""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import re
+import shutil
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = Path(__file__).resolve().parent
+DOCS = HERE.parent
+ROOT = DOCS.parent
+MODULES = sorted(
+    f"redouble.{module.name}"
+    for module in pkgutil.iter_modules([str(ROOT / "src" / "redouble")])
+    if not module.name.startswith("_")
+)
+
+LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
+TRANSITION = re.compile(r"^ *(\w+) --> (\w+): (.+)$", re.MULTILINE)
+DIAGRAM = re.compile(r"^```mermaid\n(stateDiagram.*?)^```\n", re.DOTALL | re.MULTILINE)
+FROM_ELSEWHERE = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"(?:https?:)?//[^\"]*\"")
+
+
+def main(arguments: list[str]) -> int:
+    out = Path(arguments[0] if arguments else ROOT / "build" / "site").resolve()
+    with tempfile.TemporaryDirectory() as work:
+        pages = Path(work, "pages")
+        stage(pages)
+        failed = run_sphinx(pages, out, Path(work, "doctrees"))
+    foreign = loaded_from_elsewhere(out)
+    for line in foreign:
+        print(line, file=sys.stderr)  # noqa: T201
+    return int(failed or bool(foreign))
+
+
+def run_sphinx(pages: Path, out: Path, doctrees: Path) -> int:
+    from sphinx.cmd.build import build_main
+
+    # Fresh each time: what was built before may be of a page that is gone.
+    shutil.rmtree(out, ignore_errors=True)
+    strict = ["--fail-on-warning", "--quiet", "--builder", "html"]
+    return build_main(
+        [*strict, "--conf-dir", str(HERE), "--doctree-dir", str(doctrees), str(pages), str(out)]
+    )
+
+
+def stage(pages: Path) -> None:
+    """Puts all that the site is made of into one folder."""
+    shutil.copytree(DOCS, pages, ignore=shutil.ignore_patterns(HERE.name))
+    for page in pages.rglob("*.md"):
+        original = DOCS / page.relative_to(pages)
+        page.write_text(for_the_site(original), "utf-8")
+    write_modules(pages / "api")
+    write_examples(pages / "examples")
+    with (pages / "index.md").open("a", encoding="utf-8") as index:
+        index.write(navigation((DOCS / "index.md").read_text("utf-8")))
+
+
+def for_the_site(page: Path) -> str:
+    """The text of a page with links that the site can follow, and tables for diagrams."""
+    text = page.read_text("utf-8")
+    text = LINK.sub(lambda link: relinked(link, page), text)
+    return DIAGRAM.sub(lambda diagram: as_table(diagram[1]), text) + see_also(page)
+
+
+def relinked(link: re.Match[str], page: Path) -> str:
+    """The link itself if it stays in ``docs`` or leads to another host."""
+    target = link["target"]
+    found = (page.parent / target).resolve()
+    if "://" in target or found.is_relative_to(DOCS) or not found.exists():
+        return link[0]
+    place = on_the_site(found.relative_to(ROOT).as_posix())
+    if place is None:
+        return link["text"]
+    return (
+        f"{link['image']}[{link['text']}]({os.path.relpath(DOCS / place, page.parent)}{link['anchor'] or ''})"
+    )
+
+
+def on_the_site(path: str) -> str | None:
+    """Where the site shows what is at this path of the project, outside of ``docs``; ``None``: nowhere."""
+    if path == "README.md":
+        return "index.md"
+    if path == "examples":
+        return "examples/index.md"
+    if path.startswith("examples/") and path.endswith(".py"):
+        return path.removesuffix(".py") + ".md"
+    return None
+
+
+def as_table(diagram: str) -> str:
+    """The ways of a state diagram, one in each row: drawing it would take a script."""
+    rows = [f"| {start} | {end} | {when} |" for start, end, when in TRANSITION.findall(diagram)]
+    return "\n".join(["| from | to | when |", "|---|---|---|", *rows, ""]).replace("half_open", "half-open")
+
+
+def see_also(page: Path) -> str:
+    """Below a reference page: the docstrings of the module that it is about."""
+    module = f"redouble.{page.stem}"
+    if page.parent.name != "reference" or module not in MODULES:
+        return ""
+    return f"\n## Docstrings\n\n[{module}](../api/{module}.rst), made from the source.\n"
+
+
+def write_modules(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "redouble.rst").write_text(titled("redouble", front_door()), "utf-8")
+    for module in MODULES:
+        # Of exceptions callers must know what else they are; of other classes the base is a private one.
+        bases = "   :show-inheritance:\n" if module == "redouble.errors" else ""
+        body = f".. automodule:: {module}\n   :members:\n   :imported-members:\n{bases}"
+        (folder / f"{module}.rst").write_text(titled(module, body), "utf-8")
+
+
+def titled(title: str, body: str) -> str:
+    return f"{title}\n{'=' * len(title)}\n\n{body}"
+
+
+def front_door() -> str:
+    """The package itself: what it defines in full, and where to find what it takes from its modules."""
+    sys.path.insert(0, str(ROOT / "src"))
+    homes = {name: module for module in MODULES for name in getattr(import_module(module), "__all__", ())}
+    package = import_module("redouble")
+    own = [name for name in package.__all__ if name not in homes]
+    kinds = ["class" if isinstance(getattr(package, name), type) else "function" for name in own]
+    shown = [f".. auto{kind}:: redouble.{name}\n" for kind, name in zip(kinds, own, strict=True)]
+    others = [f"- :py:obj:`{name} <{homes[name]}.{name}>`" for name in package.__all__ if name in homes]
+    return "\n".join(
+        [".. automodule:: redouble\n", *shown, "Also importable from ``redouble``:\n", *others, ""]
+    )
+
+
+def write_examples(folder: Path) -> None:
+    folder.mkdir()
+    names = []
+    for example in sorted((ROOT / "examples").glob("*.py")):
+        names.append(example.stem)
+        page = f"# {example.name}\n\n````python\n{example.read_text('utf-8')}````\n"
+        (folder / f"{example.stem}.md").write_text(page, "utf-8")
+    text = "# Examples\n\nScripts that run by themselves, on loopback, in under two seconds.\n\n"
+    (folder / "index.md").write_text(text + toctree(None, names, hidden=False), "utf-8")
+
+
+def navigation(index: str) -> str:
+    """A hidden table of contents for each section of the map, and one for the modules."""
+    parts, placed = [], set[str]()
+    for section in index.split("\n## ")[1:]:
+        entries = {place: name for link in LINK.finditer(section) for place, name in entry_for(link)}
+        new = [f"{name} <{place}>" for place, name in entries.items() if place not in placed]
+        placed.update(entries)
+        parts.append(toctree(section.partition("\n")[0].partition(":")[0], new))
+    parts.append(toctree("API", [f"api/{module}" for module in ["redouble", *MODULES]]))
+    return "\n" + "\n".join(parts)
+
+
+def entry_for(link: re.Match[str]) -> Iterator[tuple[str, str]]:
+    """Where a link of the map leads on the site, and the map's short name for it; nothing if elsewhere."""
+    target, name = link["target"], link["text"][:1].upper() + link["text"][1:]
+    if target.startswith("../examples"):
+        yield "examples/index", "Examples"
+    elif target.endswith(".md") and "://" not in target and not target.startswith("../"):
+        yield target.removesuffix(".md"), name
+
+
+def toctree(caption: str | None, places: list[str], *, hidden: bool = True) -> str:
+    options = [":hidden:"] * hidden + [f":caption: {caption}"] * (caption is not None)
+    return "\n".join(["```{toctree}", *options, "", *places, "```", ""])
+
+
+def loaded_from_elsewhere(out: Path) -> list[str]:
+    """What the pages would load from other hosts. Links that a reader may follow are none of it."""
+    return [
+        f"{page.relative_to(out)}: {found}"
+        for page in sorted(out.rglob("*.html"))
+        for found in FROM_ELSEWHERE.findall(page.read_text("utf-8"))
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
