@@ -107,7 +107,8 @@ class Account(Passage):
         if type(failure) is Refused:
             self.failure = "", failure.reason
         else:
-            self.failure = kind_of(failure), cut(shown(failure), _LONGEST)
+            message = shown(failure)
+            self.failure = kind_of(failure), message if len(message) <= _LONGEST else cut(message, _LONGEST)
         return self.failure
 
     def write_down(self, failure: Any, delay: float | None) -> None:

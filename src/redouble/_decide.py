@@ -18,7 +18,7 @@ from ._text import brief
 from ._trouble import report
 from .backoff import LONGEST, full_jitter, next_delay, shown_name
 from .classify import Cause, Classifier, Verdict, repeatable, request_method, retry_after, verdict
-from .context import capped_at, disabled_here
+from .context import capped_at, caps, disabled_here, switched_off_everywhere, switches_off
 from .events import Reason
 
 TYPE_CHECKING = False
@@ -171,7 +171,7 @@ def afford(policy: Policy, wait: Wait, cost: float) -> Wait | Stop:
 
 
 def _enabled(policy: Policy) -> bool:
-    if disabled_here():
+    if (switches_off or switched_off_everywhere) and disabled_here():
         return False
     enabled = policy.enabled
     return enabled is True or (enabled is not False and bool(enabled()))
@@ -249,7 +249,7 @@ def _used_up(policy: Policy, progress: Progress, rule: Rule | None, key: Any) ->
     """Whether the attempts of the policy, of a test or of the rule are used up by this failure."""
     if policy.attempts is not None and progress.attempt >= policy.attempts:
         return "no attempts left"
-    capped = capped_at()
+    capped = capped_at() if caps else None
     if capped is not None and progress.attempt >= capped:
         return f"capped at {capped} attempt{'s' if capped > 1 else ''} by testing.capped"
     if rule is None or rule.attempts is None:

@@ -112,7 +112,7 @@ def exponential(
     [0.5, 1.0, 2.0, 3.0, 3.0]
     """
     attempt, base, ceiling = _checked(attempt, base, cap)
-    growth = number("factor", factor)
+    growth = 2.0 if factor.__class__ is float and factor == 2.0 else number("factor", factor)
     if growth < 1.0:
         raise ValueError(f"factor must be at least 1 (1 is a fixed wait), got {factor!r}")
     if growth == 1.0 or not base:
@@ -326,6 +326,8 @@ def next_delay(
     """
     try:
         delay = backoff(attempt, base, cap, previous=previous, rng=rng)
+        if delay.__class__ is float and 0.0 <= delay <= cap and delay <= LONGEST:
+            return delay
         return min(number("the delay", delay), cap, LONGEST)
     except Exception as error:  # noqa: BLE001 - the user's function may raise anything
         report(backoff, f"backoff {shown_name(backoff)} failed, full jitter stands in", error)
@@ -351,9 +353,12 @@ def _checked(attempt: Any, base: Any, cap: Any) -> tuple[int, float, float]:
     """What every delay function takes, checked: the attempt, the base, and the longest delay allowed."""
     if attempt.__class__ is not int or attempt < 0:
         attempt = whole("attempt", attempt, at_least=0)
-    if cap.__class__ is float and cap == INF:
-        return attempt, number("base", base), LONGEST
-    return attempt, number("base", base), min(number("cap", cap), LONGEST)
+    # What a policy gives is checked already, and looked at in passing only.
+    if base.__class__ is not float or not 0.0 <= base < INF:
+        base = number("base", base)
+    if cap.__class__ is not float or not 0.0 <= cap <= LONGEST:
+        cap = LONGEST if cap.__class__ is float and cap == INF else min(number("cap", cap), LONGEST)
+    return attempt, base, cap
 
 
 def _draw(rng: Random | None, low: float, high: float) -> float:

@@ -190,9 +190,8 @@ def leave(token: Token[Any]) -> None:
 
 def disabled_here() -> bool:
     """Whether ``redouble.testing`` has switched retries off, here or everywhere."""
-    if switched_off_everywhere:
-        return True
-    return bool(switches_off) and any(mark is switched_off.get() for mark in tuple(switches_off.values()))
+    marked = switched_off.get()
+    return bool(switched_off_everywhere) or any(mark is marked for mark in tuple(switches_off.values()))
 
 
 def capped_at() -> int | None:
