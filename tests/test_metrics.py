@@ -1043,14 +1043,9 @@ def test_prometheus_can_be_made_again_after_a_name_was_taken(registry):
     assert registry.counted("redouble_recovered") == {("fetch",): [1]}
 
 
-def test_adapters_that_are_made_at_once_share_their_instruments(registry):
-    made, go = [], threading.Barrier(8, timeout=10)
-
-    def make():
-        go.wait()
-        made.append(metrics.Prometheus())
-
-    threads = [threading.Thread(target=make) for _ in range(8)]
+def in_eight_threads(function):
+    """Runs it in each, with as many switches between them as can be."""
+    threads = [threading.Thread(target=function) for _ in range(8)]
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -1060,6 +1055,16 @@ def test_adapters_that_are_made_at_once_share_their_instruments(registry):
             thread.join()
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_adapters_that_are_made_at_once_share_their_instruments(registry):
+    made, go = [], threading.Barrier(8, timeout=10)
+
+    def make():
+        go.wait()
+        made.append(metrics.Prometheus())
+
+    in_eight_threads(make)
     assert len({id(one._instruments) for one in made}) == 1
     assert len(made) == 8
 
@@ -1072,16 +1077,7 @@ def test_threads_that_meet_new_names_at_once_lose_no_place(registry):
         for number in range(9):
             listener(ended(f"p{number}"))
 
-    threads = [threading.Thread(target=hear) for _ in range(8)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    in_eight_threads(hear)
     assert sorted(listener._counted.kept) == [f"p{number}" for number in range(9)]
 
 
