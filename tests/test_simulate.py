@@ -164,6 +164,13 @@ USUAL += [("full_jitter", 100), ("full_jitter", 200), ("equal_jitter", 100), ("n
 ALL = [(name, clients) for name, rows in WRITES_AND_MILLISECONDS.items() for clients in rows]
 
 
+# Statistics show nothing of coverage, and take several times as long while that is measured.
+where_nothing_is_traced = pytest.mark.skipif(
+    sys.gettrace() is not None, reason="slow while coverage is measured"
+)
+
+
+@where_nothing_is_traced
 @pytest.mark.parametrize(("strategy", "clients"), ALL if LONG else USUAL)
 def test_contention_takes_the_published_number_of_writes_and_time(strategy, clients):
     runs = 500 if LONG else RUNS[clients] // (3 if strategy in ("no_backoff", "no_jitter") else 1)
@@ -180,6 +187,7 @@ def test_one_client_alone_writes_once_in_four_ways_of_a_message():
     assert found.seconds == pytest.approx(0.040, rel=0.02)
 
 
+@where_nothing_is_traced
 def test_with_100_clients_full_jitter_needs_less_than_half_the_writes_and_a_tenth_of_the_time():
     full, none = contention("full_jitter", runs=10), contention("no_jitter", runs=10)
     assert full.calls < 0.45 * none.calls
@@ -292,6 +300,7 @@ def test_clients_that_notice_the_outage_one_by_one_make_no_herd():
 # Outage: the failure that outlives its cause
 
 
+@where_nothing_is_traced
 @pytest.mark.parametrize("strategy", ["fixed", "no_jitter", *JITTERS])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_retries_alone_keep_the_service_down_after_it_is_back(strategy, seed):
