@@ -113,7 +113,8 @@ class Account(Passage):
 
     def write_down(self, failure: Any, delay: float | None) -> None:
         """One more attempt for the story, with the wait that follows it."""
-        self.story.add(*self.was(failure), delay)
+        kind, message = self.was(failure)
+        self.story.add(kind, message, delay)
 
     def announce(
         self, kind: type[Event], *, delay: float | None = None, reason: Reason | None = None

@@ -209,13 +209,15 @@ def timed_out(attempt: Surroundings, seconds: float) -> TimeoutError:
 async def pause(call: Call) -> bool:
     """Waits, lets ``recover`` do its work, and makes sure that there may be another attempt."""
     try:
-        if call.ending is not None or not call.in_time(call.delay, of_backoff=True):
+        # Without a deadline there is nothing to ask for.
+        timed = call.ends is not None
+        if call.ending is not None or (timed and not call.in_time(call.delay, of_backoff=True)):
             return False
         await wait(call, call.delay)
         if call.recover is not None and (trouble := await _recover(call, call.recover)):
             call.unrecovered(trouble)
             return False
-        if not (call.in_time() and (not call.policy._guarded or await admit(call))):
+        if (timed and not call.in_time()) or (call.policy._guarded and not await admit(call)):
             return False
         call.let_go()
         return True

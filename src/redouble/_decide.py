@@ -108,7 +108,8 @@ def decide(policy: Policy, progress: Progress, failure: Exception | Refused, now
 
 
 def _decide(policy: Policy, progress: Progress, failure: Exception | Refused, now: float) -> Wait | Stop:
-    if not _enabled(policy):
+    plainly = policy.enabled is True and not (switches_off or switched_off_everywhere)
+    if not (plainly or _enabled(policy)):
         return Stop(Reason.disabled, "retries are switched off", None)
     found, exact, key, rule = _judge(policy, failure)
     if not found.retryable:
@@ -171,7 +172,7 @@ def afford(policy: Policy, wait: Wait, cost: float) -> Wait | Stop:
 
 
 def _enabled(policy: Policy) -> bool:
-    if (switches_off or switched_off_everywhere) and disabled_here():
+    if disabled_here():
         return False
     enabled = policy.enabled
     return enabled is True or (enabled is not False and bool(enabled()))

@@ -171,13 +171,15 @@ def succeeded(call: Call, result: Any = None) -> None:
 def pause(call: Call) -> bool:
     """Waits, lets ``recover`` do its work, and makes sure that there may be another attempt."""
     try:
-        if call.ending is not None or not call.in_time(call.delay, of_backoff=True):
+        # Without a deadline there is nothing to ask for.
+        timed = call.ends is not None
+        if call.ending is not None or (timed and not call.in_time(call.delay, of_backoff=True)):
             return False
         wait(call, call.delay)
         if call.recover is not None and (trouble := _recover(call, call.recover)):
             call.unrecovered(trouble)
             return False
-        if not (call.in_time() and (not call.policy._guarded or admit(call))):
+        if (timed and not call.in_time()) or (call.policy._guarded and not admit(call)):
             return False
         call.let_go()
         return True
@@ -192,7 +194,9 @@ def wait(call: Call, seconds: float) -> None:
         if in_event_loop():
             warn_blocking(call.name)
         sleep = real_sleep
-    _really(sleep, sleep(seconds), seconds)
+    outcome = sleep(seconds)
+    if outcome is not None:
+        _really(sleep, outcome, seconds)
 
 
 def conclude(call: Call) -> Any:
