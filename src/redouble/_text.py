@@ -18,8 +18,8 @@ def shown(value: object, how: Callable[[object], str] = str) -> str:
 def cut(text: str, limit: int) -> str:
     """The beginning of a text: whole words, since half a secret is not known for one.
 
-    >>> cut("one two three", 9)
-    'one two'
+    >>> cut("one two three", 9), cut("one", 9)
+    ('one two', 'one')
     """
     if len(text) <= limit:
         return text

@@ -222,8 +222,9 @@ def tell(event: Event, listeners: tuple[Listener, ...]) -> None:
 
 # What is being told something, and in which thread. A forked child has other threads under the same numbers.
 _telling: set[tuple[int, int]] = set()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_telling.clear)
+# Where there is no fork, there is nothing to be told of one.
+_at_fork: Any = getattr(os, "register_at_fork", dict)
+_at_fork(after_in_child=_telling.clear)
 
 
 def _alone(whom: object, call: Callable[[Any], object], about: object, what: str) -> None:
