@@ -117,3 +117,9 @@ def test_ctrl_c_during_the_demo_is_status_130_without_a_traceback():
     assert process.returncode == 130
     assert b"Why jitter" not in shown  # what is shown is shown at once, also into a pipe
     assert complaint == b"python -m redouble demo: interrupted\n"
+
+
+def test_the_server_of_the_demo_says_nothing_of_a_client_that_hangs_up(capsys):
+    with _demo._Server(("127.0.0.1", 0), _demo._Flaky) as server:
+        server.handle_error(None, ("127.0.0.1", 1))
+    assert capsys.readouterr() == ("", "")

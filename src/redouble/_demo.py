@@ -79,7 +79,7 @@ def demo(arguments: Sequence[str]) -> int:
     over = threading.Event()
     pending = {path: _endless(steps) for path, steps in _SCRIPT.items()}
     handler = type("Handler", (_Flaky,), {"pending": pending, "over": over})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with _Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()
         try:
@@ -90,6 +90,13 @@ def demo(arguments: Sequence[str]) -> int:
             thread.join()
     _tell("Next: the README, docs/tutorial.md, or: python -m redouble preview")
     return DONE
+
+
+class _Server(ThreadingHTTPServer):
+    """Says nothing of clients that hang up, as one does that was interrupted."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass
 
 
 def _calls(port: int) -> None:
