@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import os
 import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 from redouble import Policy, _trouble, retrying
 from redouble.testing import FakeClock, Scripted, scripted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+# How much is tried at random; a test fails for what it finds, never for being slow on a busy machine.
+LONG = os.environ.get("REDOUBLE_LONG") == "1"
+settings.register_profile("redouble", deadline=None, max_examples=1_000 if LONG else 50)
+settings.load_profile("redouble")
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves are no garbage: collections in tests need not look at them, and are fast."""
+    gc.collect()
+    if hasattr(gc, "freeze"):  # PyPy has none
+        gc.freeze()
 
 
 @pytest.fixture

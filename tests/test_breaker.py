@@ -1740,5 +1740,5 @@ class Histories(RuleBasedStateMachine):
         assert set(self.heard) <= legal
 
 
-Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+Histories.TestCase.settings = settings(stateful_step_count=50)
 test_every_history_of_calls_goes_as_a_simple_model_says = Histories.TestCase

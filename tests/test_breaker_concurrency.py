@@ -93,10 +93,8 @@ def in_threads(body, count=THREADS):
 # Probes
 
 
-@pytest.mark.usefixtures("frequent_switches")
-@pytest.mark.parametrize(("probes", "successes"), [(1, 1), (3, 3), (5, 2), (2, 40)])
-def test_of_64_callers_at_one_instant_exactly_as_many_pass_as_may(probes, successes):
-    rounds = 100
+def let_in(rounds, probes, successes):
+    """How many of 64 callers at one instant pass a half-open circuit, round by round."""
     clocks = [FakeClock() for _ in range(rounds)]
     breakers = [half_opened(clock, probes=probes, successes=successes) for clock in clocks]
     start = threading.Barrier(THREADS)
@@ -111,10 +109,23 @@ def test_of_64_callers_at_one_instant_exactly_as_many_pass_as_may(probes, succes
                 passed.append(None)
         return passed
 
-    with watchdog(60):
+    with watchdog(20 + rounds // 2):
         results = in_threads(body)
-    let_in = [sum(passed[turn] is not None for passed in results) for turn in range(rounds)]
-    assert let_in == [probes] * rounds
+    return [sum(passed[turn] is not None for passed in results) for turn in range(rounds)]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("frequent_switches")
+@pytest.mark.parametrize(("probes", "successes"), [(1, 1), (3, 3), (5, 2), (2, 40)])
+def test_of_64_callers_at_one_instant_exactly_as_many_pass_as_may(probes, successes):
+    assert let_in(100, probes, successes) == [probes] * 100
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("frequent_switches")
+@pytest.mark.parametrize(("probes", "successes"), [(1, 1), (3, 3)])
+def test_of_64_callers_at_one_instant_exactly_as_many_pass_in_a_thousand_rounds(probes, successes):
+    assert let_in(1000, probes, successes) == [probes] * 1000
 
 
 @pytest.mark.usefixtures("frequent_switches")
@@ -208,6 +219,7 @@ def test_64_threads_with_random_outcomes_leave_a_sound_breaker(fields):
         clock.advance(1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("frequent_switches")
 @pytest.mark.parametrize("fields", [{"window": 1e6}, {"last_calls": 10**6}], ids=["time", "count"])
 def test_no_update_is_lost_in_100_000_calls(fields):
@@ -343,6 +355,7 @@ def ended_after(lines, function):
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", EVERY_WAY)
 def test_a_thread_that_is_ended_anywhere_leaves_a_sound_breaker(fields):
     """Every line of the sections is a place to end at: told by tracing, so each is really met."""
@@ -405,6 +418,7 @@ def is_held(breaker):
     return answer[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", EVERY_WAY)
 def test_threads_that_are_ended_from_outside_leave_a_sound_breaker(fields):
     breaker, ended = make(open_for=1e-4, probes=2, **fields), []
@@ -630,6 +644,7 @@ def always_sound(breaker):
     assert not (breaker.clean and phase.state is not CLOSED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probes", [1, 2])
 def test_in_every_order_of_three_callers_exactly_as_many_pass_as_may(probes):
     def check(breaker, results):
@@ -650,6 +665,7 @@ def test_in_every_order_of_three_callers_exactly_as_many_pass_as_may(probes):
 ENDS = [fails, succeeds, is_excluded, is_interrupted]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bodies",
     list(itertools.combinations_with_replacement(ENDS, 3)),
@@ -682,6 +698,7 @@ def test_in_every_order_three_probes_leave_a_circuit_that_fits_what_became_of_th
     assert runs > 40
 
 
+@pytest.mark.slow
 def test_in_every_order_two_successes_are_needed_where_two_are_asked_for():
     def check(breaker, results):
         check_invariants(breaker)
@@ -696,6 +713,7 @@ def test_in_every_order_two_successes_are_needed_where_two_are_asked_for():
     )
 
 
+@pytest.mark.slow
 def test_in_every_order_a_hand_that_closes_wins_or_comes_before():
     def closes(breaker):
         breaker.close()

@@ -392,6 +392,7 @@ def test_calls_allow_their_share_of_retries_exactly(ratio, clock):
     assert sum(budget.acquire() for _ in range(2000)) == round(100 * ratio)
 
 
+@pytest.mark.slow
 def test_ten_calls_at_a_tenth_allow_one_retry_whatever_floats_make_of_it(clock):
     for calls in range(10, 1000, 10):
         budget = RatioBudget(ratio=0.1, floor_per_second=0, clock=clock)
@@ -776,8 +777,8 @@ class RatioMachine(RuleBasedStateMachine):
             assert self.budget.at_rest == (self.recent(self.retries) == 0)
 
 
-PurseMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-RatioMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+PurseMachine.TestCase.settings = settings(stateful_step_count=40)
+RatioMachine.TestCase.settings = settings(stateful_step_count=40)
 test_a_purse_agrees_with_a_list_of_all_its_moves = PurseMachine.TestCase
 test_a_ratio_agrees_with_the_times_of_all_calls_and_retries = RatioMachine.TestCase
 
@@ -926,6 +927,7 @@ def test_threads_count_calls_exactly_while_slots_turn_under_them():
     assert budget._reckon(next(ticks) * 1e-4) == (THREADS * 100, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("frequent_switches")
 def test_threads_are_granted_exactly_the_share_of_their_calls(clock):
     budget = RatioBudget(ratio=0.25, floor_per_second=1, clock=clock)
@@ -1029,6 +1031,7 @@ def kill_in_the_middle(work, moment):
     thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("frequent_switches")
 def test_a_thousand_threads_that_die_in_the_middle_leave_a_purse_in_order():
     purse, rng = TokenBudget(capacity=20), random.Random(1)
@@ -1082,6 +1085,7 @@ def bounds(purse):
     assert not purse.full or purse._tokens == purse.capacity
 
 
+@pytest.mark.slow
 def test_in_every_order_the_last_token_goes_to_one_of_three():
     def check(purse, results):
         assert sorted(results) == [0.0, 0.0, 5.0]
@@ -1100,6 +1104,7 @@ def empty_but(tokens, capacity=10.0, **terms):
     return purse
 
 
+@pytest.mark.slow
 def test_in_every_order_two_retries_and_a_success_near_nothing_add_up():
     def give(purse):
         return purse.success(5.0)
@@ -1115,6 +1120,7 @@ def test_in_every_order_two_retries_and_a_success_near_nothing_add_up():
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_in_every_order_two_successes_and_a_retry_near_the_top_stay_within_it():
     def give(purse):
         return purse.success()
@@ -1132,6 +1138,7 @@ def test_in_every_order_two_successes_and_a_retry_near_the_top_stay_within_it():
     )
 
 
+@pytest.mark.slow
 def test_at_every_line_a_purse_that_says_it_is_full_is_full():
     explore(
         lambda: empty_but(10.0), [TokenBudget.acquire, lambda purse: purse.success(5.0)],
@@ -1153,6 +1160,7 @@ def test_in_every_order_a_ratio_grants_one_retry_to_one_of_three(clock):
     explore(make, [RatioBudget.acquire, RatioBudget.acquire, RatioBudget.failure], check, preemptions=3)
 
 
+@pytest.mark.slow
 def test_at_every_line_threads_that_turn_the_same_slot_lose_no_call():
     class Counts(Window):
         __slots__ = ("_lock",)

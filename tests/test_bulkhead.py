@@ -532,6 +532,7 @@ def test_a_place_nobody_can_hear_of_is_free():
     assert_sound(bulkhead)
 
 
+@pytest.mark.slow
 def test_a_task_that_is_thrown_away_with_its_place_gives_it_back():
     bulkhead = taken()
     loop = asyncio.new_event_loop()
@@ -998,6 +999,7 @@ print(deaths, max(most), bulkhead.snapshot())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="needs the C API")
 def test_threads_that_are_killed_anywhere_lose_no_place_and_double_none():
     # In an interpreter of its own, in which nothing else is killed by mistake, and no tracer slows it down.

@@ -261,6 +261,7 @@ def test_layers_of_groups_that_share_a_cause_are_judged_once_each():
         assert ask_everything(group).retryable
 
 
+@pytest.mark.slow
 def test_a_wrapper_that_makes_new_errors_for_ever_ends():
     class Endless(Exception):
         __module__ = "urllib.endless"
@@ -324,6 +325,7 @@ ODD_ARGUMENTS = [
 ]
 
 
+@pytest.mark.slow
 def test_exceptions_of_all_modules_made_with_odd_arguments_are_judged():
     for module in (
         "asyncio",
@@ -401,6 +403,7 @@ anything = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(anything)
 def test_whatever_is_thrown_in_a_verdict_comes_out(failure):
     found = ask_everything(failure)
@@ -415,6 +418,7 @@ def test_whatever_is_thrown_in_a_verdict_comes_out(failure):
     assert not found.reason.startswith("could not be examined"), "the last resort is not the mechanism"
 
 
+@pytest.mark.slow
 @given(anything, st.text(max_size=12))
 def test_probing_gives_the_attribute_or_nothing(thing, name):
     _shapes.probe(thing, name)

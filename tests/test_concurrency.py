@@ -187,6 +187,7 @@ def test_50_interleaved_decorrelated_calls_each_start_from_base():
     assert interleaved(policy) == [alone] * 50
 
 
+@pytest.mark.slow
 def test_50_interleaved_decorrelated_calls_wait_like_50_separate_ones():
     policy = Policy(attempts=4, base=1.0, cap=1000.0, backoff=decorrelated_jitter)
     together = interleaved(policy.replace(rng=random.Random(7)), 400)

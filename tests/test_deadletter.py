@@ -262,6 +262,7 @@ def test_nothing_holds_the_error_or_the_payload_after_a_put(letters):
 # Payloads
 
 
+@pytest.mark.slow
 def test_huge_payloads_and_messages_take_little_room(letters):
     huge = "é" * 20_000_000
     letter = letters.put(payload=[huge, huge], error=ValueError(huge), replay_instructions=huge)
@@ -382,6 +383,7 @@ def test_a_view_is_the_same_store_with_another_queue(letters, clock):
     assert repr(critical) == f"<DeadLetters 'critical' in {letters.store.name}>"
 
 
+@pytest.mark.slow
 def test_letters_are_listed_in_order_page_by_page(letters, clock):
     for number in range(250):
         letters.put(payload=number)
@@ -574,6 +576,7 @@ def test_a_depth_callback_that_fails_is_reported_once_and_swallowed(letters, cap
 # Replays
 
 
+@pytest.mark.slow
 def test_a_replay_hands_out_every_letter_once_and_deletes_what_succeeded(letters, clock):
     for number in range(120):
         letters.put(payload=number)
@@ -1422,6 +1425,7 @@ def test_a_python_without_sqlite_is_told(tmp_path, monkeypatch):
 # Threads
 
 
+@pytest.mark.slow
 def test_64_threads_share_one_file(letters):
     errors = []
 
@@ -1442,6 +1446,7 @@ def test_64_threads_share_one_file(letters):
     assert letters.depth() == 320
 
 
+@pytest.mark.slow
 def test_threads_that_replay_at_once_share_the_letters_out(letters):
     for _ in range(40):
         letters.put()

@@ -5,6 +5,7 @@ The rounds of killing are few by default; with ``REDOUBLE_LONG=1`` in the enviro
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -75,6 +76,7 @@ WRITER = """
 """
 
 
+@pytest.mark.slow
 def test_what_was_put_before_a_kill_is_there_after_it(tmp_path):
     path = tmp_path / "letters.db"
     rng = random.Random(20240701)
@@ -109,6 +111,7 @@ WRITE_MANY = """
 """
 
 
+@pytest.mark.slow
 def test_eight_processes_write_at_once_and_nothing_is_lost(tmp_path):
     path = tmp_path / "letters.db"
     writers = [start(WRITE_MANY, path, number, 200) for number in range(8)]
@@ -117,6 +120,28 @@ def test_eight_processes_write_at_once_and_nothing_is_lost(tmp_path):
     with DeadLetters(path) as letters:
         assert letters.depth() == 1600
     check_file(path)
+
+
+@pytest.mark.slow
+def test_a_file_that_another_process_makes_while_this_one_looks_is_not_taken_for_a_foreign_one(tmp_path, monkeypatch):
+    path = str(tmp_path / "letters.db")
+    others = []
+
+    class Interrupted(sqlite3.Connection):
+        def execute(self, statement, *args):
+            cursor = super().execute(statement, *args)
+            if statement == "PRAGMA application_id" and not others:
+                others.append(start(WRITE_MANY, path, 0, 3))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    others[0].wait(timeout=0.6)
+            return cursor
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: connect(*args, **options, factory=Interrupted))
+    with DeadLetters(path) as letters:
+        letters.put(payload="mine")
+        assert finish(others[0]) == []
+        assert letters.depth() == 4
 
 
 REPLAY = """
@@ -136,6 +161,7 @@ REPLAY = """
 """
 
 
+@pytest.mark.slow
 def test_eight_replayers_never_run_one_letter_at_once_and_none_twice(tmp_path):
     path, marks = tmp_path / "letters.db", tmp_path / "marks"
     marks.mkdir()
@@ -238,6 +264,7 @@ FORK = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_in_the_middle_of_puts_harms_neither_side(tmp_path):
     path = tmp_path / "letters.db"
@@ -320,6 +347,7 @@ PICKLED = """
 """
 
 
+@pytest.mark.slow
 def test_letters_go_to_other_processes_by_fork_and_by_pickle(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(PICKLED))

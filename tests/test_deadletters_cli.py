@@ -475,6 +475,7 @@ SYNC = INTERRUPTED.format(imports="time", kind="def", sleep="time.sleep")
 ASYNC = INTERRUPTED.format(imports="asyncio", kind="async def", sleep="await asyncio.sleep")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent")
 @pytest.mark.parametrize("source", [SYNC, ASYNC], ids=["sync", "async"])
 def test_an_interrupt_gives_the_letter_back_and_is_status_130(letters, path, tmp_path, source):
@@ -563,6 +564,7 @@ def test_progress_does_not_come_between_json_on_one_terminal(monkeypatch):
     assert "\r" in report(monkeypatch, Time(), err=True, as_json=True)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="there are no pseudo-terminals")
 def test_progress_is_seen_on_a_real_terminal(letters, path, tmp_path):
     letters.put()
@@ -728,6 +730,7 @@ def test_a_letter_written_by_somebody_else_without_its_times_is_listed(command, 
     assert " ?    waiting\n" in command("list")[1]
 
 
+@pytest.mark.slow
 def test_the_command_runs_in_a_process_of_its_own_and_finds_handlers_where_it_is_called(
     letters, path, tmp_path
 ):
@@ -746,6 +749,7 @@ def test_the_command_runs_in_a_process_of_its_own_and_finds_handlers_where_it_is
 # Readers that go away
 
 
+@pytest.mark.slow
 def test_a_list_whose_reader_goes_away_ends_quietly(letters, path, tmp_path):
     for _ in range(40):
         letters.put(payload="x" * 5000)
@@ -756,6 +760,7 @@ def test_a_list_whose_reader_goes_away_ends_quietly(letters, path, tmp_path):
         assert process.stderr.read() == ""
 
 
+@pytest.mark.slow
 def test_a_replay_whose_reader_goes_away_is_brought_to_its_end(letters, path, tmp_path):
     letters.put(payload="bad")
     letters.put(payload="good")

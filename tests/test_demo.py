@@ -87,6 +87,7 @@ def test_the_server_goes_on_with_the_last_line_of_its_script():
     assert [next(steps) for _ in range(4)] == ["a", "b", "b", "b"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="there are no pseudo-terminals")
 def test_the_demo_on_a_terminal_is_live_coloured_and_over_in_a_few_seconds():
     terminal, end = os.openpty()
@@ -106,6 +107,7 @@ def test_the_demo_on_a_terminal_is_live_coloured_and_over_in_a_few_seconds():
     assert re.search(r"\x1b\[1m1\. A GET", shown)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="there is no such signal")
 def test_ctrl_c_during_the_demo_is_status_130_without_a_traceback():
     with subprocess.Popen(

@@ -476,6 +476,7 @@ def test_the_traceback_ends_in_the_users_own_line(flavour: Flavour, clock: FakeC
     assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "fetch"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, {"deadline": 1e9}])
 def test_one_exception_object_raised_again_and_again_keeps_a_short_traceback(
     flavour: Flavour, clock: FakeClock, fields: dict[str, Any]
@@ -521,6 +522,7 @@ def test_a_zero_base_never_waits_but_lets_the_loop_run() -> None:
     assert len(ticks) >= 5
 
 
+@pytest.mark.slow
 def test_fifteen_hundred_failures_with_a_zero_base_wait_zero_each_time(
     flavour: Flavour, clock: FakeClock
 ) -> None:
@@ -529,6 +531,7 @@ def test_fifteen_hundred_failures_with_a_zero_base_wait_zero_each_time(
     assert clock.waits == [0.0] * 1500
 
 
+@pytest.mark.slow
 def test_without_a_cap_the_wait_saturates_at_what_the_platform_can_sleep(
     flavour: Flavour, clock: FakeClock
 ) -> None:

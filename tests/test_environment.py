@@ -99,6 +99,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_policies_and_decorated_functions_work_in_forked_and_spawned_processes(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(PROCESSES)
@@ -462,6 +463,7 @@ except ValueError:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("switches", "environment"),
     [

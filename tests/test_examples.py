@@ -24,6 +24,7 @@ POINTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_runs_by_itself_in_silence_and_makes_its_point(example: Path) -> None:
     # In front, so that it is found whether installed or not.

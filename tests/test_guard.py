@@ -99,6 +99,7 @@ def test_a_guard_has_a_name_of_its_own_or_that_of_its_class(make):
     assert make().name == type(make()).__name__
 
 
+@pytest.mark.slow
 @every_guard
 def test_a_guard_that_nobody_holds_is_gone(make):
     gone = weakref.ref(make())
@@ -568,6 +569,7 @@ class Caller:
         Policy(attempts=3, base=0, listeners=[nothing_held], sleep=nothing_held, **guards).call(self.call)
 
 
+@pytest.mark.slow
 def test_random_operations_of_many_threads_never_hold_two_locks_and_never_stop(watched):
     """Runs for a second; with ``REDOUBLE_LONG=1`` in the environment, for a minute."""
     long = os.environ.get("REDOUBLE_LONG") == "1"

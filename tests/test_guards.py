@@ -1092,6 +1092,7 @@ class Argument:
     """Something whose end can be watched."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [

@@ -948,6 +948,7 @@ async def stubborn(log, seconds, raises=None):
         raise raises
 
 
+@pytest.mark.slow
 def test_a_loser_that_ignores_its_cancellation_is_left_behind_after_the_grace(virtual, caplog):
     async def main():
         log, calls = [], []
@@ -1637,6 +1638,7 @@ def nobody_logs(monkeypatch):
     monkeypatch.setattr(logging.getLogger("redouble"), "disabled", True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nobody_logs")
 @pytest.mark.parametrize(
     "outcomes", [["fail", "fail"], ["fail", "give"], ["give"], ["refuse"], ["fail", "refuse"]]
@@ -1702,6 +1704,7 @@ def test_what_a_late_loser_held_dies_by_reference_count_when_it_ends():
         assert [ref() for ref in watched if ref() is not None] == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nobody_logs")
 def test_what_a_cancelled_call_held_dies_by_reference_count(virtual):
     async def main():

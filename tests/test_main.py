@@ -167,6 +167,7 @@ def test_output_that_cannot_be_written_is_told_in_one_line(monkeypatch, silenced
     assert capsys.readouterr().err == "python -m redouble preview: [Errno 28] No space left on device\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["demo"], ["preview"], ["run", "--help"]], ids=" ".join)
 def test_no_command_leaves_a_traceback_when_its_reader_goes_away(arguments):
     reading, writing = os.pipe()

@@ -160,10 +160,12 @@ def growth(way, make, few, many, **fields):
     return after_many - after_few
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_call_is_the_same_after_20_000_retries():
     assert growth(by_decorator, failing_function, 2_000, 20_000) < 500
 
 
+@pytest.mark.slow
 def test_a_long_call_takes_less_than_64_kilobytes_more_than_a_short_one():
     def call(attempts):
         by_decorator(Policy(attempts=attempts, sleep=no_wait), failing_function())
@@ -172,6 +174,7 @@ def test_a_long_call_takes_less_than_64_kilobytes_more_than_a_short_one():
     assert peak_of(call, 6_500) - peak_of(call, 500) < 64_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     "make", [failing_function, one_object, two_objects_in_turn, chained], ids=lambda make: make.__name__
@@ -180,17 +183,20 @@ def test_the_memory_of_a_long_call_is_flat(way, make):
     assert growth(way, make, 100, 1_600) < 500
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_long_call_is_flat_where_recover_is_given_each_failure():
     rules = {Failure: Rule(recover=lambda error: None)}
     for make in (failing_function, one_object, two_objects_in_turn):
         assert growth(by_decorator, make, 100, 1_600, rules=rules) < 500
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_long_call_is_flat_under_a_deadline():
     for make in (failing_function, one_object, two_objects_in_turn):
         assert growth(by_decorator, make, 100, 1_600, deadline=60.0) < 500
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_long_poll_is_flat():
     def by_poll(policy, fail):
         with pytest.raises(ResultRejected):
@@ -663,6 +669,7 @@ def test_the_story_of_a_failure_with_a_huge_message_is_bounded():
     assert len(caught.value.__notes__[0]) < 2_000
 
 
+@pytest.mark.slow
 def test_many_calls_leave_no_history():
     @retry(attempts=2, sleep=no_wait)
     def fetch():
@@ -681,6 +688,7 @@ def test_many_calls_leave_no_history():
     assert calls(4_000) - before < 1_000
 
 
+@pytest.mark.slow
 def test_listeners_without_end_that_fail_are_not_all_remembered():
     for number in range(1_500):
 
@@ -694,6 +702,7 @@ def test_listeners_without_end_that_fail_are_not_all_remembered():
     _trouble._told.clear()
 
 
+@pytest.mark.slow
 def test_names_without_end_that_wait_in_an_event_loop_are_not_all_remembered():
     _sync._warned.clear()
     decorated = retry(attempts=2, base=0.0, idempotent=True)

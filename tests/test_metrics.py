@@ -349,6 +349,7 @@ IN_A_HANDLER = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no such signals here")
 def test_calls_of_a_signal_handler_are_counted_too():
     assert run(IN_A_HANDLER) == "0 True\n"
@@ -487,6 +488,7 @@ def test_two_guards_of_one_name_are_kept_apart_and_one_is_watched_once(counters)
     }
 
 
+@pytest.mark.slow
 def test_a_guard_is_not_kept_alive_by_being_watched(counters):
     budget = TokenBudget(name="brief")
     counters.watch(budget)
@@ -540,6 +542,7 @@ class Awaitable:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "say", [raises, later, Awaitable, lambda: "many", lambda: float("nan"), lambda: None]
 )
@@ -718,6 +721,7 @@ def test_reset_begins_again_at_0_and_still_watches(counters):
 # Sharing
 
 
+@pytest.mark.slow
 def test_counters_are_exact_under_64_threads(clock):
     counters = Counters(successes=True)
     policy = Policy(base=0.0, listeners=[counters])
@@ -1137,6 +1141,7 @@ def test_two_adapters_of_one_registry_share_its_instruments(registry):
     assert elsewhere["redouble_wait_seconds"].options["buckets"] == (1.0, 2.0)
 
 
+@pytest.mark.slow
 def test_an_adapter_that_is_gone_is_asked_no_more(registry):
     listener = metrics.Prometheus()
     listener(StoreChanged("purse", available=True))

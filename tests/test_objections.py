@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import redouble
@@ -420,7 +420,6 @@ anything = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(fields=anything, endless=st.booleans())
 def test_any_policy_can_be_asked_and_described(fields: dict[str, Any], endless: bool) -> None:
     if endless and fields.get("deadline") is not None:

@@ -37,6 +37,7 @@ def texts(picture: ElementTree.Element) -> list[str]:
     return [text.text or "" for text in picture.iter(f"{SVG}text")]
 
 
+@pytest.mark.slow
 @every_picture
 def test_a_picture_is_not_stale(name: str, drawn: dict[str, str]) -> None:
     assert (FOLDER / name).read_bytes() == drawn[name].encode(), "run: python tests/draw_pictures.py"

@@ -56,6 +56,7 @@ def test_a_wait_without_jitter_is_one_figure_and_the_sums_add_up(as_json):
     assert shown["complete"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backoff", "shortest", "longest"),
     [
@@ -83,6 +84,7 @@ def test_percentiles_are_those_of_the_policys_own_waits(as_json):
     assert shown["calls_drawn"] == 5000
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_figures_and_another_gives_others(as_json):
     assert as_json("--seed", 7) == as_json("--seed", 7)
     assert as_json("--seed", 7)["total"] != as_json("--seed", 8)["total"]
@@ -111,6 +113,7 @@ def test_with_a_deadline_the_share_of_calls_that_reach_an_attempt_is_told(as_jso
     assert "reached" not in preview()[1]
 
 
+@pytest.mark.slow
 def test_attempts_without_a_limit_are_followed_so_far_and_that_is_told(preview, as_json, monkeypatch):
     monkeypatch.setattr(_forecast, "FOLLOWED", 20)
     arguments = ("--attempts", "none", "--deadline", 10, "--base", 0)
@@ -120,6 +123,7 @@ def test_attempts_without_a_limit_are_followed_so_far_and_that_is_told(preview, 
     assert as_json("--attempts", 22)["complete"] is False
 
 
+@pytest.mark.slow
 def test_a_cap_without_limit_is_null_in_json(as_json):
     assert as_json("--cap", "inf")["policy"] == {
         "attempts": 4,
@@ -160,12 +164,14 @@ def test_the_table_is_readable_and_the_description_comes_last(preview):
     assert " ".join(out.partition("seed 1)\n")[2].split()) == " ".join(described.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attempts", [3, 200])
 def test_everything_fits_80_columns(preview, attempts):
     _, out, _ = preview("--attempts", attempts, "--cap", "inf", "--deadline", "100000000")
     assert max(map(len, out.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_of_many_attempts_the_first_and_the_last_are_shown(preview):
     _, out, _ = preview("--attempts", 30, "--backoff", "fixed")
     table = out.partition("\n\n")[0].splitlines()[2:]
@@ -202,6 +208,7 @@ def test_a_policy_is_read_from_a_json_file(as_json, file):
     assert as_json("--file", path)["policy"]["attempts"] == 2
 
 
+@pytest.mark.slow
 def test_a_policy_is_read_from_the_environment(as_json, monkeypatch):
     monkeypatch.setenv("PAYMENTS_RETRY_ATTEMPTS", "3")
     monkeypatch.setenv("PAYMENTS_RETRY_BACKOFF", "fixed")

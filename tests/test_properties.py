@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from redouble import DeadlineExceeded, Policy, ResultRejected, Rule, backoff
@@ -94,7 +94,6 @@ class Run:
         return self.attempt()
 
 
-@settings(max_examples=300, deadline=None)
 @given(policy=policies, script=st.lists(steps, max_size=10))
 def test_every_call_keeps_its_limits_and_ends_once(policy: Policy, script: list[tuple[str, float]]) -> None:
     run = Run(policy, script, is_async=False)
@@ -121,7 +120,6 @@ def test_every_call_keeps_its_limits_and_ends_once(policy: Policy, script: list[
         assert run.error is run.errors[-1]
 
 
-@settings(max_examples=100, deadline=None)
 @given(policy=policies, script=st.lists(steps, max_size=10))
 def test_both_drivers_tell_the_same_story(policy: Policy, script: list[tuple[str, float]]) -> None:
     sync, asynchronous = Run(policy, script, is_async=False), Run(policy, script, is_async=True)
@@ -134,7 +132,6 @@ def test_both_drivers_tell_the_same_story(policy: Policy, script: list[tuple[str
     assert getattr(sync.error, "__notes__", None) == getattr(asynchronous.error, "__notes__", None)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     hint=st.floats(0.001, 120.0), base=seconds, deadline=st.floats(0.001, 200.0), seed=st.integers(0, 2**32)
 )

@@ -123,6 +123,7 @@ def test_a_registry_may_grow_while_somebody_goes_through_it():
     assert list(registry) == ["a", "ab", "ac", "abc"]
 
 
+@pytest.mark.slow
 def test_64_threads_that_ask_for_a_new_key_at_once_get_one_object(frequent_switches):
     registry = Registry(Plain)
     for turn in range(10):
@@ -219,6 +220,7 @@ def test_the_guard_used_longest_ago_is_forgotten():
     assert sorted(registry) == ["a", "e", "f"]
 
 
+@pytest.mark.slow
 def test_a_forgotten_guard_is_collected_and_made_anew():
     registry = Registry(Plain, limit=1)
     gone = weakref.ref(registry["a"])
@@ -493,6 +495,7 @@ def test_keys_that_many_threads_want_are_never_given_the_shared_guard_while_some
     assert len(registry) <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "keys"), [(Fake, 10**5), (busy, 10**4)], ids=["at rest", "busy"])
 def test_a_hundred_thousand_keys_take_no_more_memory_than_the_limit_allows(make, keys):
     alive = weakref.WeakSet()
@@ -511,6 +514,7 @@ def test_a_hundred_thousand_keys_take_no_more_memory_than_the_limit_allows(make,
     assert len(registry._oldest) <= 100
 
 
+@pytest.mark.slow
 def test_a_registry_keeps_nobody_alive():
     registry = Registry(lambda key: Bulkhead(1))
     registry["a"]

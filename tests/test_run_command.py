@@ -418,6 +418,7 @@ def started(*arguments, **how):
             process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])
 def test_whoever_started_it_sees_by_which_signal_it_died_and_nothing_is_left(name):
     # A shell without job control lets its background commands ignore what comes from the keyboard.
@@ -429,6 +430,7 @@ def test_whoever_started_it_sees_by_which_signal_it_died_and_nothing_is_left(nam
     assert all(map(gone, children))
 
 
+@pytest.mark.slow
 def test_a_signal_that_was_ignored_from_the_start_stays_so():
     def ignore_hup():
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -14,7 +14,7 @@ import types
 import uuid
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from redouble._plain import MASK, Masking, Plain, bounded, masked
@@ -242,6 +242,7 @@ PIECES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", PIECES)
 def test_the_time_for_a_text_is_linear_in_its_length(piece):
     def seconds(length):
@@ -349,6 +350,7 @@ def test_a_circle_is_cut_and_a_value_used_twice_is_not():
     }
 
 
+@pytest.mark.slow
 def test_what_is_nested_too_deep_is_cut():
     deep = value = []
     for _ in range(100_000):
@@ -456,7 +458,6 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=200)
 @given(ANYTHING, st.integers(0, 500))
 def test_anything_becomes_json_of_bounded_length(value, limit):
     plain = Plain(limit=limit).value(value)

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import redouble
@@ -260,6 +260,7 @@ def test_while_one_caller_tries_the_store_the_others_have_the_twin():
     assert (inner, len(client.asked)) == ([5.0], 2)
 
 
+@pytest.mark.slow
 def test_while_one_task_tries_the_store_the_others_have_the_twin(virtual):
     async def later():
         await asyncio.sleep(0.1)
@@ -463,6 +464,7 @@ def test_a_log_handler_that_raises_changes_nothing(flavour, clock):
     assert not budget.available
 
 
+@pytest.mark.slow
 def test_the_error_of_a_store_is_not_kept(clock):
     class Broken(Exception):
         pass
@@ -1146,6 +1148,7 @@ def test_a_forked_child_may_try_a_store_that_its_parent_is_trying():
     assert budget.look() == 9.0
 
 
+@pytest.mark.slow
 @needs_fork
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_forked_while_threads_use_a_file_can_use_it_too(tmp_path):
@@ -1213,7 +1216,7 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@pytest.mark.slow
 @given(operations, st.integers(0, 40), st.sampled_from([None, 0, 7]), st.integers(0, 3))
 def test_it_does_what_a_token_budget_does(tmp_path_factory, steps, capacity, refund, earn):
     path = tmp_path_factory.mktemp("budget") / "retries"
@@ -1397,6 +1400,7 @@ SPEND = """
 """
 
 
+@pytest.mark.slow
 def test_processes_that_share_a_file_never_overspend(tmp_path):
     path = tmp_path / "retries"
     processes = []
@@ -1417,6 +1421,7 @@ def test_processes_that_share_a_file_never_overspend(tmp_path):
     assert raw(path) == [(0.0,)]
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_in_the_middle_leaves_the_file_whole_and_nothing_unspent(tmp_path):
     code = """
         import os, sys
@@ -1455,6 +1460,7 @@ def test_threads_that_share_a_budget_never_overspend(tmp_path):
     assert sum(granted) == 500.0
 
 
+@pytest.mark.slow
 def test_it_travels_to_processes_that_are_spawned(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

@@ -170,6 +170,7 @@ where_nothing_is_traced = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @where_nothing_is_traced
 @pytest.mark.parametrize(("strategy", "clients"), ALL if LONG else USUAL)
 def test_contention_takes_the_published_number_of_writes_and_time(strategy, clients):
@@ -187,6 +188,7 @@ def test_one_client_alone_writes_once_in_four_ways_of_a_message():
     assert found.seconds == pytest.approx(0.040, rel=0.02)
 
 
+@pytest.mark.slow
 @where_nothing_is_traced
 def test_with_100_clients_full_jitter_needs_less_than_half_the_writes_and_a_tenth_of_the_time():
     full, none = contention("full_jitter", runs=10), contention("no_jitter", runs=10)
@@ -219,6 +221,7 @@ def test_a_breaker_in_contention_is_refused_since_it_would_count_nothing():
 RATES = (0.01, 0.1, 0.2, 0.5, 0.75)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", PUBLISHED)
 def test_budgets_give_the_published_success_and_load(strategy):
     for failure_rate, published in PUBLISHED[strategy].items():
@@ -278,6 +281,7 @@ def test_without_jitter_they_come_back_at_every_step_of_the_backoff_and_not_in_b
 
 
 # Measured with seeds 1 and 2: 158 and 151, 207 and 217, 71 and 70, 218 and 218.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "most"),
     [("full_jitter", 180), ("equal_jitter", 240), ("decorrelated_jitter", 90), ("proportional_jitter", 240)],
@@ -300,6 +304,7 @@ def test_clients_that_notice_the_outage_one_by_one_make_no_herd():
 # Outage: the failure that outlives its cause
 
 
+@pytest.mark.slow
 @where_nothing_is_traced
 @pytest.mark.parametrize("strategy", ["fixed", "no_jitter", *JITTERS])
 @pytest.mark.parametrize("seed", [1, 2])
@@ -313,6 +318,7 @@ def test_retries_alone_keep_the_service_down_after_it_is_back(strategy, seed):
     assert sum(found.wasted[-100:]) == pytest.approx(10 * found.capacity, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guards", ["+budget", "+breaker", "+budget+breaker"])
 @pytest.mark.parametrize("strategy", ["fixed", "no_jitter", *JITTERS])
 def test_a_budget_or_a_breaker_ends_that_within_seconds(strategy, guards):
@@ -334,6 +340,7 @@ def test_a_service_strong_enough_for_the_retries_recovers_by_itself():
     assert outage("full_jitter", capacity=400.0).recovered_after < 1.0
 
 
+@pytest.mark.slow
 def test_an_outage_before_which_nothing_was_wrong_begins_with_full_service():
     found = outage("full_jitter")
     bins = round(found.before / found.bin_seconds)
@@ -341,6 +348,7 @@ def test_an_outage_before_which_nothing_was_wrong_begins_with_full_service():
     assert sum(found.wasted[:bins]) == 0
 
 
+@pytest.mark.slow
 def test_no_request_is_served_while_the_service_is_away():
     for hangs in (True, False):
         found = outage("full_jitter", hangs=hangs)
@@ -348,6 +356,7 @@ def test_no_request_is_served_while_the_service_is_away():
         assert (found.refused > 0) is not hangs
 
 
+@pytest.mark.slow
 def test_every_call_ends_once_or_is_under_way_at_the_end():
     for strategy in ("no_jitter", "full_jitter+budget+breaker"):
         found = outage(strategy)
@@ -355,6 +364,7 @@ def test_every_call_ends_once_or_is_under_way_at_the_end():
         assert 0 <= under_way <= found.clients
 
 
+@pytest.mark.slow
 def test_the_service_never_does_more_than_it_can():
     found = outage("full_jitter")
     done = [good + bad for good, bad in zip(found.served, found.wasted, strict=True)]
@@ -437,6 +447,7 @@ def test_layers_that_defer_add_up_instead_though_only_headers_go_from_one_to_the
     assert layers("defer").reached == (4, 4 + 3, 4 + 3 + 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["budget", "defer+budget"])
 def test_budgets_of_a_tenth_in_three_layers_let_through_a_third_more_at_most(strategy):
     found = layers(strategy, calls=300)
@@ -603,6 +614,7 @@ print(json.dumps([one.as_dict() for one in found]))
 """
 
 
+@pytest.mark.slow
 def test_figures_do_not_depend_on_the_hash_seed():
     outputs = set()
     for seed in ("0", "1"):

@@ -69,6 +69,7 @@ def small(shown):
 # What is shown
 
 
+@pytest.mark.slow
 @every_model
 @pytest.mark.parametrize("width", [40, 80, 120, 300])
 def test_no_line_is_wider_than_the_terminal_or_than_120_columns(small, monkeypatch, model, width):
@@ -91,6 +92,7 @@ def test_a_telling_selection_is_compared_if_none_is_named(small, model):
     assert len(selection) >= 4
 
 
+@pytest.mark.slow
 @every_model
 def test_the_defaults_that_the_help_tells_are_the_defaults(shown, monkeypatch, model):
     asked = {}
@@ -140,6 +142,7 @@ def test_layers_show_what_reaches_each_of_them(small):
     assert "With independent one call of the user becomes 16 at the bottom; with" in out
 
 
+@pytest.mark.slow
 def test_an_outage_shows_who_recovers_and_who_does_not(shown):
     terms = ["--clients", 200, "--before", 10, "--away", 20, "--after", 20]
     names = ("full_jitter", "full_jitter+budget", "full_jitter+breaker")
@@ -175,6 +178,7 @@ def test_where_nothing_recovers_nothing_is_said_to_be_well(small):
     assert "Well again:" not in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "words"),
     [
@@ -201,6 +205,7 @@ def test_how_the_service_is_away_is_said(small):
     assert "It refuses for 5 s" in " ".join(small("outage", "--no-hangs").split())
 
 
+@pytest.mark.slow
 @every_model
 def test_the_same_seed_gives_the_same_text_and_another_seed_another(small, model):
     seeds = [1, 1, 2]
@@ -220,6 +225,7 @@ def test_a_table_that_does_not_fit_becomes_a_list(small, monkeypatch):
 # For scripts
 
 
+@pytest.mark.slow
 @every_model
 def test_json_is_one_object_on_one_line_with_every_field_of_every_result(small, model):
     out = small(model, "--json", "--seed", 7)
@@ -241,6 +247,7 @@ def test_json_is_what_the_model_gives(small):
     assert json.loads(small("outage", *given, *switches))["results"] == [result.as_dict()]
 
 
+@pytest.mark.slow
 @every_model
 def test_the_chart_is_svg_in_ascii_and_names_every_strategy(small, model):
     out = small(model, "--svg", "-")
@@ -251,6 +258,7 @@ def test_the_chart_is_svg_in_ascii_and_names_every_strategy(small, model):
         assert name in text
 
 
+@pytest.mark.slow
 def test_a_chart_in_a_file_is_the_one_on_stdout_and_the_rest_is_shown_as_ever(small, tmp_path):
     path = tmp_path / "chart.svg"
     path.write_text("something longer " * 10_000)
@@ -340,6 +348,7 @@ def test_a_chart_that_cannot_be_written_is_status_3_before_anything_is_run(
     assert "Errno" not in err
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize("model", ["layers", "outage"], ids=["less than a buffer", "more than a buffer"])
 def test_a_full_disk_below_the_chart_is_status_3(shown, model):
@@ -362,6 +371,7 @@ def test_every_help_fits_80_columns_and_tells_the_exit_statuses(shown, arguments
     assert "exit status:\n" in out
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_help_are_run(shown, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ran = []
@@ -388,6 +398,7 @@ def test_the_page_tells_every_option_of_every_model(shown):
         assert set(re.findall(r"--[a-z][a-z-]+", shown(model, "--help")[1])) - {"--help"} - told == set()
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_the_command_prints(shown):
     page = (ROOT / "docs" / "reference" / "command-line.md").read_text("utf-8")
     section = page.partition("\n## simulate\n")[2].partition("\n## ")[0]
@@ -451,6 +462,7 @@ def test_a_terminal_that_goes_away_does_not_end_the_simulation():
         told(0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "has_bar"), [([], True), (["--json"], False), (["--svg", "-"], False)])
 def test_only_people_see_a_bar(shown, monkeypatch, arguments, has_bar):
     stream = Terminal()
@@ -490,6 +502,7 @@ def test_on_a_terminal_a_bar_comes_first_and_is_gone_before_the_text():
     assert "%" not in re.sub(r"\d+(\.\d+)?%", "", text)
 
 
+@pytest.mark.slow
 @posix
 def test_there_is_no_colour_if_none_is_wanted_and_no_json_is_coloured():
     assert "\x1b" not in on_a_terminal("layers", *SMALL["layers"], NO_COLOR="1")[1]
@@ -513,6 +526,7 @@ def test_an_interrupt_erases_the_bar_and_is_status_130():
     assert time.monotonic() - started < 30
 
 
+@pytest.mark.slow
 def test_where_there_are_no_block_letters_ascii_stands_in():
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     for model in ("layers", "outage"):

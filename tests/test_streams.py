@@ -750,6 +750,7 @@ def test_an_async_generator_left_early_is_closed_by_aclose(quick):
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_an_async_generator_left_to_the_event_loop_is_closed_by_it_without_a_warning(quick, recwarn):
     told = []
 

@@ -421,6 +421,7 @@ INTERRUPTED = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no such signals here")
 def test_an_interrupt_at_any_moment_leaves_no_listener_deaf():
     done = subprocess.run(

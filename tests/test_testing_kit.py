@@ -373,6 +373,7 @@ def test_then_is_what_every_call_past_the_end_comes_to(flavour):
     assert len(script.calls) == 3
 
 
+@pytest.mark.slow
 def test_threads_that_share_a_script_get_each_line_once():
     def check(script, results):
         assert sorted(results) == ["one", "two"]
@@ -1305,6 +1306,7 @@ def test_neither(monkeypatch):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked_for", [True, False])
 def test_the_plugin_is_there_where_it_is_asked_for_and_nowhere_else(asked_for, tmp_path, monkeypatch):
     monkeypatch.undo()  # waiting for a process is a sleep

@@ -852,7 +852,7 @@ steps = st.lists(
 )
 positive = st.floats(0, exclude_min=True, allow_infinity=False)
 # How long an example takes says only how busy the machine is.
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+unhurried = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 @unhurried
@@ -1006,6 +1006,7 @@ def test_whoever_looks_while_others_write_sees_nothing_torn():
     assert min(results[:2]) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="needs a way to end a thread from outside")
 def test_a_thread_that_is_ended_in_the_middle_leaves_the_throttle_sound(monkeypatch):
     if sys.gettrace() is not None:

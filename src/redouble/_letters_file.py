@@ -62,7 +62,11 @@ def connect(path: str, patience: float) -> Connection:
     connection = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA synchronous = FULL")
-        if _layout(connection, path) < len(STEPS):
+        # In one look: between two, another process may make the file.
+        connection.execute("BEGIN")
+        layout = _layout(connection, path)
+        connection.execute("COMMIT")
+        if layout < len(STEPS):
             _bring_up_to_date(connection, path)
         _write_ahead(connection, patience)
     except BaseException:
