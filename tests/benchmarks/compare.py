@@ -772,7 +772,7 @@ class Pyresilience(Library):
         return [cached(), cached()] == ["page", "page"] and len(calls) == 1
 
     def _cuts(self) -> bool:
-        slow = self.it.resilient(timeout=self._timeout(0.03, each=True))(lambda: time.sleep(0.12))
+        slow = self.it.resilient(timeout=self._timeout(0.03, each=True))(lambda: time.sleep(0.6))
         return isinstance(outcome(slow), self.it.ResilienceTimeoutError)
 
     def strengths(self) -> dict[str, Callable[[], bool]]:
