@@ -125,3 +125,25 @@ def test_the_server_of_the_demo_says_nothing_of_a_client_that_hangs_up(capsys):
     with _demo._Server(("127.0.0.1", 0), _demo._Flaky) as server:
         server.handle_error(None, ("127.0.0.1", 1))
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_reader_that_goes_away_in_the_middle_of_the_demo_leaves_no_traceback(monkeypatch, caplog):
+    lines = []
+
+    def say(text, *_, **__):
+        lines.append(text)
+        if "attempt 1 failed" in text:
+            raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(_demo, "say", say)
+    with testing.no_waits():
+        story = _demo._story()
+
+        @redouble.retry(attempts=2, listeners=[story])
+        def fails():
+            raise ConnectionResetError
+
+        with pytest.raises(ConnectionResetError):
+            fails()
+    assert len(lines) == 1
+    assert "said once" not in caplog.text

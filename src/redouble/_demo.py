@@ -174,6 +174,12 @@ def _story(name: str = "") -> Callable[[Event], None]:
     name = name and name + ", "
 
     def show(event: Event) -> None:
+        try:
+            line_by_line(event)
+        except OSError:
+            pass  # the reader has gone: the next line that is not a listener's meets that, too, and ends it
+
+    def line_by_line(event: Event) -> None:
         at = f"   {time.monotonic() - began:4.2f} s  {name}attempt {event.attempt}"
         if isinstance(event, Retrying):
             _tell(f"{at} failed: {event.error_type}: {event.error_message}", "red")
