@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+import network_guard
+from network_guard import pytest_runtest_call  # noqa: F401 - pytest takes its hooks from here
 from redouble import Policy, _trouble, retrying
 from redouble.testing import FakeClock, Scripted, scripted
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 LONG = os.environ.get("REDOUBLE_LONG") == "1"
 settings.register_profile("redouble", deadline=None, max_examples=1_000 if LONG else 50)
 settings.load_profile("redouble")
+
+network_guard.install()
 
 
 def pytest_collection_finish() -> None:
@@ -149,7 +153,7 @@ class StillRunning(BaseException):
 @contextlib.contextmanager
 def watchdog(seconds: int = 20) -> Iterator[None]:
     """Ends what does not end by itself."""
-    if not hasattr(signal, "SIGALRM"):  # Windows: what has no end hangs there
+    if not hasattr(signal, "alarm"):  # Windows, WebAssembly: what has no end hangs there
         yield
         return
 

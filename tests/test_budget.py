@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import inspect
 import itertools
 import math
 import random
@@ -127,6 +129,17 @@ def test_a_refused_acquire_leaves_the_word_on_whether_it_is_full_true():
     other.acquire()
     assert other.acquire() == 0.0
     assert not other.full
+
+
+def test_at_every_step_a_purse_that_says_it_is_full_is_full():
+    class Watched(TokenBudget):
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+            assert not self.full or self.tokens == self.capacity
+
+    purse = Watched(capacity=10)
+    purse.success(purse.acquire())
+    assert purse.full
 
 
 @pytest.mark.parametrize("stored", [NAN, INF, -INF, -1.0])
@@ -521,12 +534,13 @@ def test_a_call_that_goes_well_in_skipped_time_counts_there():
         assert [budget.acquire(), budget.acquire()] == [1.0, 0.0]
 
 
-def test_a_clock_that_is_set_back_by_more_than_a_window_leaves_nothing_behind(clock):
+@pytest.mark.parametrize("back", [990.0, 5.0])
+def test_a_clock_that_is_set_back_by_a_window_or_more_leaves_nothing_behind(back, clock):
     budget = RatioBudget(ratio=0.0, floor_per_second=0.1, clock=clock)
     clock.now = 1000.0
     budget.failure()
     assert [budget.acquire(), budget.acquire()] == [1.0, 0.0]
-    clock.now = 5.0
+    clock.now = back
     assert budget.acquire() == 1.0
     assert budget._reckon(clock.now) == (1.0, 1)
 
@@ -585,6 +599,21 @@ def test_the_base_of_all_budgets_has_no_answers_of_its_own():
         _ = Budget().tokens
 
 
+@pytest.mark.parametrize("kind", [Budget, TokenBudget, RatioBudget])
+def test_every_budget_is_asked_and_told_in_the_same_way(kind):
+    def defaults(question):
+        return {name: part.default for name, part in inspect.signature(question).parameters.items()}
+
+    nothing = inspect.Parameter.empty
+    assert defaults(kind.acquire) == {"self": nothing, "timeout": False, "priority": 0}
+    assert defaults(kind.success) == {"self": nothing, "cost": 0.0}
+    assert defaults(kind.failure) == {"self": nothing}
+    budget = kind()
+    assert budget.success() is budget.failure() is None
+    with contextlib.nullcontext() if kind is not Budget else pytest.raises(NotImplementedError):
+        assert budget.acquire() == budget.acquire(timeout=False, priority=0) > 0.0
+
+
 # What is refused at construction
 
 TOKEN_NUMBERS = ["capacity", "cost", "timeout_cost", "refund", "earn"]
@@ -595,14 +624,14 @@ NUMBERS = [*((TokenBudget, name) for name in TOKEN_NUMBERS), *((RatioBudget, nam
 @pytest.mark.parametrize(("kind", "name"), NUMBERS)
 @pytest.mark.parametrize("value", [NAN, INF, -INF, -1, -0.001, True, False, 10**400])
 def test_what_is_no_finite_amount_is_refused_by_name(kind, name, value):
-    with pytest.raises(ValueError, match=rf"{name} must be .*, got "):
+    with pytest.raises(ValueError, match=rf"^{name} must be .*, got "):
         kind(**{name: value})
 
 
 @pytest.mark.parametrize(("kind", "name"), NUMBERS)
 @pytest.mark.parametrize("value", ["5", [], object(), float])
 def test_what_is_no_number_is_refused_by_name(kind, name, value):
-    with pytest.raises(TypeError, match=rf"{name} must be a number, got "):
+    with pytest.raises(TypeError, match=rf"^{name} must be a number, got "):
         kind(**{name: value})
 
 
@@ -610,7 +639,7 @@ def test_what_is_no_number_is_refused_by_name(kind, name, value):
     ("kind", "name"), [(TokenBudget, "cost"), (TokenBudget, "timeout_cost"), (RatioBudget, "window")]
 )
 def test_what_must_be_something_cannot_be_zero(kind, name):
-    with pytest.raises(ValueError, match=rf"{name} must be above 0"):
+    with pytest.raises(ValueError, match=rf"^{name} must be above 0"):
         kind(**{name: 0})
 
 
@@ -634,27 +663,38 @@ def test_a_window_may_be_a_timedelta():
 
 
 @pytest.mark.parametrize("kind", [TokenBudget, RatioBudget])
-@pytest.mark.parametrize("share", [NAN, INF, -0.1, 1.01, True])
-def test_a_reserve_that_is_no_share_is_refused_by_its_priority(kind, share):
-    with pytest.raises(ValueError, match=r"reserves\[-1\] must be .*, got "):
+@pytest.mark.parametrize(
+    ("share", "rule"),
+    [
+        (NAN, "finite and not negative"),
+        (INF, "finite and not negative"),
+        (-0.1, "finite and not negative"),
+        (1.01, "a share from 0 to 1"),
+        (True, "a number, not a bool"),
+    ],
+)
+def test_a_reserve_that_is_no_share_is_refused_by_its_priority(kind, share, rule):
+    with pytest.raises(ValueError) as caught:
         kind(reserves={-1: share})
+    assert str(caught.value) == f"reserves[-1] must be {rule}, got {share!r}"
 
 
 @pytest.mark.parametrize("priority", [True, 0.5, NAN])
 def test_a_priority_in_reserves_must_be_a_whole_number(priority):
-    with pytest.raises(ValueError, match="a priority in reserves must be a whole number"):
+    with pytest.raises(ValueError, match=r"^a priority in reserves must be a whole number"):
         TokenBudget(reserves={priority: 0.5})
 
 
 @pytest.mark.parametrize("reserves", [None, 0.5, [(-1, 0.5)], "low"])
 def test_reserves_must_be_a_mapping(reserves):
-    with pytest.raises(TypeError, match="reserves must map priorities to shares"):
+    with pytest.raises(TypeError) as caught:
         TokenBudget(reserves=reserves)
+    assert str(caught.value) == f"reserves must map priorities to shares from 0 to 1, got {reserves!r}"
 
 
 @pytest.mark.parametrize("clock", [5.0, "now", True])
 def test_a_clock_must_be_a_function(clock):
-    with pytest.raises(TypeError, match="clock must be a function"):
+    with pytest.raises(TypeError, match=r"^clock must be a function"):
         RatioBudget(clock=clock)
 
 
@@ -662,7 +702,7 @@ def test_a_clock_cannot_be_async():
     async def clock():
         return 0.0
 
-    with pytest.raises(TypeError, match="clock must be a plain function"):
+    with pytest.raises(TypeError, match=r"^clock must be a plain function"):
         RatioBudget(clock=clock)
 
 
@@ -801,6 +841,25 @@ def test_a_count_is_seen_for_nine_tenths_of_the_window_at_least_and_the_whole_at
         assert seen == (1, 1)
     if age > 1.0 + dust:
         assert seen == (0, 0)
+
+
+@pytest.mark.parametrize("seconds", [0.01, 1.0, 10.0, 3600.0])
+def test_a_call_counts_in_the_tenth_in_which_it_was_made(seconds):
+    counts = Window(seconds)
+    for tenth in (0.5, 9.5):
+        counts.add(tenth * seconds / 10)
+    assert counts.read(10.5 * seconds / 10) == (1, 0)  # the first is out, the second is not
+
+
+def test_only_the_first_call_of_a_tenth_has_to_look_for_its_slot():
+    counts = Window(10.0)
+    counts.add(3.25)
+    found = counts.current
+    assert found[0] == 4.0
+    counts.add(3.75)
+    assert counts.current is found
+    counts.add(4.0)
+    assert counts.current[0] == 5.0
 
 
 def test_a_window_keeps_no_more_slots_than_it_shows():

@@ -6,12 +6,14 @@ import asyncio
 import concurrent.futures
 import copy
 import datetime
+import email.utils
 import errno
 import ftplib
 import gc
 import http
 import http.client
 import imaplib
+import io
 import json
 import multiprocessing
 import os
@@ -23,6 +25,7 @@ import sqlite3
 import ssl
 import subprocess
 import sys
+import time
 import urllib.error
 import xmlrpc.client
 from email.message import Message
@@ -38,6 +41,7 @@ from redouble.classify import (
     Classifier,
     Verdict,
     accepted,
+    explain,
     is_retryable,
     parse_retry_after,
     repeatable,
@@ -174,7 +178,8 @@ def test_a_success_status_on_an_exception_is_reported_but_proves_nothing():
 
 
 def test_a_redirect_loop_of_urllib_is_permanent_and_keeps_its_status():
-    found = verdict(urllib.error.HTTPError("u", 302, "loop", Message(), None))
+    with urllib.error.HTTPError("u", 302, "loop", Message(), io.BytesIO()) as error:
+        found = verdict(error)
     assert (found.retryable, found.cause, found.status) == (False, C.permanent, 302)
 
 
@@ -746,6 +751,7 @@ def test_what_is_not_idempotent_is_retried_only_if_it_had_no_effect():
 
 
 NEWYEAR = 946684799.0  # one second before 2000
+SPENT = {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "45"}
 
 
 @pytest.mark.parametrize(
@@ -769,11 +775,27 @@ NEWYEAR = 946684799.0  # one second before 2000
         (None, None),
         ("120", None),
         (iter([("retry-after", "3")]), None),
+        ((429, SPENT, b""), 45.0),
+        ((500, SPENT, b""), None),
     ],
     ids=str,
 )
 def test_the_hint_is_read_from_errors_responses_and_headers(source, hint):
     assert retry_after(source, now=NEWYEAR - 30) == hint
+
+
+def test_what_does_not_look_like_headers_is_not_asked_for_them():
+    class Client:
+        def get(self, url):
+            raise AssertionError("this would be a request")
+
+    assert retry_after(Client()) is None
+    assert retry_after([["retry-after", "3"]]) is None
+
+
+def test_a_date_is_measured_from_the_present_unless_said_otherwise():
+    date = email.utils.formatdate(time.time() + 100.0, usegmt=True)
+    assert 50.0 < retry_after({"Retry-After": date}) <= 100.0
 
 
 def test_parse_retry_after_is_at_hand():
@@ -852,6 +874,25 @@ def test_a_key_alone_makes_a_request_repeatable():
     assert request_method(failure) is None
 
 
+def test_of_several_requests_the_first_that_may_not_be_sent_twice_is_named():
+    def group(*requests):
+        return ExceptionGroup("several", [Failure(request=request) for request in requests])
+
+    keyed, nameless = sent("POST", idempotency_key="k1"), Thing(headers={"Idempotency-Key": "k1"})
+    assert request_method(group(sent("GET"), keyed, sent("PATCH"), sent("POST"))) == "PATCH"
+    assert request_method(group(keyed, sent("GET"))) == "POST"
+    assert request_method(group(nameless, sent("GET"))) == "GET"
+
+
+def test_a_request_is_looked_for_eight_layers_deep_and_no_further():
+    error = Failure(request=sent("POST"))
+    for _ in range(8):
+        error = caused(RuntimeError(), error)
+    assert (repeatable(error), request_method(error)) == (False, "POST")
+    error = caused(RuntimeError(), error)
+    assert (repeatable(error), request_method(error)) == (None, None)
+
+
 def test_the_context_of_an_unknown_error_names_no_request():
     error = ValueError()
     error.__context__ = Failure(request=sent("POST"))
@@ -879,6 +920,31 @@ def test_a_classifier_takes_more_types_or_their_names(entry):
     assert brief_by(Classifier(unprocessed=(entry,)), Flaky()) == (True, True, C.unknown)
     assert brief_by(Classifier(permanent=entry), VeryFlaky()) == (False, False, C.permanent)
     assert brief_by(Classifier(transient=entry), RuntimeError()) == (False, False, C.unknown)
+
+
+@pytest.mark.parametrize("field", ["transient", "permanent", "unprocessed"])
+def test_an_entry_is_the_reason_and_leaves_it_known_that_nothing_was_sent(field):
+    found = Classifier(**{field: ConnectionError}).verdict(ConnectionRefusedError())
+    assert (found.reason, found.unprocessed) == (f"ConnectionRefusedError is listed as {field}", True)
+
+
+@pytest.mark.parametrize("field", ["statuses", "transient"])
+def test_an_error_of_what_is_to_be_iterated_comes_out_as_it_is(field):
+    with pytest.raises(ZeroDivisionError):
+        Classifier(**{field: (1 / 0 for _ in "x")})
+
+
+@pytest.mark.parametrize("trouble", [RuntimeError, KeyboardInterrupt])
+def test_what_cannot_be_explained_is_said_and_an_interrupt_passes_through(trouble, monkeypatch):
+    def raises(*_):
+        raise trouble
+
+    monkeypatch.setattr("redouble.classify.Told.failure", raises)
+    if trouble is KeyboardInterrupt:
+        with pytest.raises(KeyboardInterrupt):
+            explain(TimeoutError())
+    else:
+        assert explain(TimeoutError()).splitlines()[1:] == ["could not be looked at: RuntimeError"]
 
 
 def brief_by(classifier, failure):
@@ -916,6 +982,15 @@ def test_entries_overrule_the_catalogue_and_keep_what_else_is_known():
     )
 
 
+@pytest.mark.parametrize(
+    ("field", "kind"), [("transient", ValueError), ("unprocessed", ValueError), ("permanent", TimeoutError)]
+)
+def test_entries_hold_for_builtin_errors_and_for_nobody_else(field, kind):
+    before = verdict(kind())
+    assert Classifier(**{field: [kind]}).verdict(kind()).retryable is not before.retryable
+    assert verdict(kind()) == before
+
+
 def test_entries_hold_for_errors_inside_errors_and_groups():
     classifier = Classifier(transient=[Flaky])
     assert classifier.verdict(caused(RuntimeError(), Flaky())).retryable
@@ -945,6 +1020,7 @@ def test_a_classifier_is_a_value():
     assert Classifier() == Classifier()
     assert Classifier(transient=[Flaky, OSError]) == Classifier(transient=[OSError, Flaky])
     assert Classifier(statuses=[500]) != Classifier()
+    assert Classifier(sorted(RETRYABLE_STATUSES)).statuses is RETRYABLE_STATUSES
     with pytest.raises(AttributeError):
         classifier.statuses = frozenset()
 
@@ -955,8 +1031,9 @@ def test_a_classifier_is_a_value():
     [KeyboardInterrupt, BaseException, int, "NoDot", "a.", "a b.C", [object()], 5, [[]], [None], Flaky()],
 )
 def test_a_classifier_refuses_what_is_no_failure_and_names_the_field(field, wrong):
-    with pytest.raises(TypeError, match=f"^{field} takes types of Exception, or their names"):
-        Classifier(**{field: wrong})
+    for make in (Classifier, Classifier().extend):
+        with pytest.raises(TypeError, match=f"^{field} takes types of Exception, or their names"):
+            make(**{field: wrong})
 
 
 @pytest.mark.parametrize("wrong", [99, 600, 0, True, "503", None, 503.0])
@@ -971,9 +1048,11 @@ def test_a_classifier_refuses_what_are_no_statuses(wrong):
         Classifier(statuses=wrong)
 
 
-def test_a_classifier_refuses_a_class_that_is_both_transient_and_permanent():
-    with pytest.raises(ValueError, match=r"^permanent must not name what is transient"):
-        Classifier(transient=[Flaky], permanent=[Flaky])
+@pytest.mark.parametrize("field", ["transient", "unprocessed"])
+def test_a_classifier_refuses_a_class_that_is_both_transient_and_permanent(field):
+    rule = "permanent must not name what is transient or unprocessed too"
+    with pytest.raises(ValueError, match=f"^{rule}, got 'a.B'$"):
+        Classifier(**{field: ["a.B"]}, permanent=["a.B"])
 
 
 # Values and costs
@@ -993,6 +1072,34 @@ def test_causes_are_words():
         "connection", "disconnected", "timeout", "rate_limited", "unavailable",
         "server_error", "conflict", "unauthorized", "permanent", "unknown",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "plain", [TimeoutError, ValueError, lambda: OSError(errno.ECONNRESET, "gone"), lambda: OSError()]
+)
+def test_a_builtin_error_that_carries_nothing_else_is_judged_once(plain, monkeypatch):
+    monkeypatch.setattr("redouble.classify._judged", {})
+    assert verdict(plain()) is verdict(plain())
+    assert Classifier(permanent="a.B").verdict(plain()) is not verdict(plain())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Failure(),
+        OSError(54321, "nobody knows this number"),
+        OSError([], "no number"),
+        OSError(True, "no number"),
+        OSError(104.0, "no number"),
+        ExceptionGroup("both", [TimeoutError(), ValueError()]),
+    ],
+    ids=repr,
+)
+def test_what_comes_in_endless_variety_is_not_remembered(error, monkeypatch):
+    monkeypatch.setattr("redouble.classify._judged", remembered := {})
+    verdict(error)
+    verdict((503, {}, b""))
+    assert remembered == {}
 
 
 def test_a_builtin_error_with_attributes_of_its_own_is_looked_at_anew():
@@ -1081,10 +1188,26 @@ def test_a_class_of_ones_own_is_taught_by_a_decorator() -> None:
 
 @pytest.mark.parametrize("kind", [int, KeyboardInterrupt, "Busy", None])
 def test_only_classes_of_exceptions_can_be_taught(kind: Any) -> None:
-    with pytest.raises(TypeError, match="transient marks classes of Exception"):
+    with pytest.raises(TypeError) as caught:
         transient(kind)
+    assert str(caught.value) == f"transient marks classes of Exception, got {kind!r}"
 
 
 def test_a_builtin_class_cannot_be_taught_and_says_what_to_do() -> None:
-    with pytest.raises(TypeError, match=r"KeyError cannot be marked.*Classifier\(transient=\[KeyError\]\)"):
+    with pytest.raises(TypeError) as caught:
         transient(KeyError)
+    assert str(caught.value) == (
+        "KeyError cannot be marked, it is built in: policies take on=Classifier(transient=[KeyError])"
+    )
+
+
+def test_an_error_of_the_class_that_is_taught_comes_out_as_it_is() -> None:
+    class Sealed(type):
+        def __setattr__(cls, name: str, value: object) -> None:
+            raise LookupError(name)
+
+    class Busy(Exception, metaclass=Sealed):
+        pass
+
+    with pytest.raises(LookupError, match="retryable"):
+        transient(Busy)

@@ -166,7 +166,7 @@ def test_numbers_and_texts_that_overrule_their_operators_are_read_as_what_they_a
     error.status_code = text
     assert ask_everything(error).status == 503
     numbered = OSError("x")
-    numbered.errno = type("Number", (int,), hooks)(111)
+    numbered.errno = type("Number", (int,), hooks)(errno.ECONNREFUSED)
     assert ask_everything(numbered).retryable
 
 

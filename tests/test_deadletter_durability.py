@@ -123,7 +123,9 @@ def test_eight_processes_write_at_once_and_nothing_is_lost(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_file_that_another_process_makes_while_this_one_looks_is_not_taken_for_a_foreign_one(tmp_path, monkeypatch):
+def test_a_file_that_another_process_makes_while_this_one_looks_is_not_taken_for_a_foreign_one(
+    tmp_path, monkeypatch
+):
     path = str(tmp_path / "letters.db")
     others = []
 
@@ -137,7 +139,9 @@ def test_a_file_that_another_process_makes_while_this_one_looks_is_not_taken_for
             return cursor
 
     connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: connect(*args, **options, factory=Interrupted))
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda *args, **options: connect(*args, **options, factory=Interrupted)
+    )
     with DeadLetters(path) as letters:
         letters.put(payload="mine")
         assert finish(others[0]) == []

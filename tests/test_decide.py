@@ -11,10 +11,13 @@ import pytest
 
 from redouble import Cause, Policy, Rule, Verdict
 from redouble._decide import Progress, Refused, Stop, Wait, decide
-from redouble.backoff import exponential, fixed
+from redouble.backoff import decorrelated_jitter, exponential, fixed
+from redouble.breaker import Breaker
+from redouble.budget import Budget
 from redouble.classify import Classifier
 from redouble.errors import ResultRejected
 from redouble.events import Reason
+from redouble.testing import capped, retries_disabled
 
 
 class HTTPError(Exception):
@@ -43,6 +46,7 @@ STEADY = Policy(backoff=exponential)
 TABLE: list[tuple[str, Policy, Progress, Any, float, float | Reason]] = [
     ("a transient failure waits", STEADY, Progress(1), ConnectionResetError(), 0.0, 1.0),
     ("the wait grows with the attempt", STEADY, Progress(3), ConnectionResetError(), 0.0, 4.0),
+    ("the first wait follows none", STEADY.replace(backoff=decorrelated_jitter, base=2.0, rng=Pinned(1.0)), Progress(1), TimeoutError(), 0.0, 6.0),
     ("an unknown failure stops", STEADY, Progress(1), ValueError(), 0.0, Reason.not_retryable),
     ("the last attempt stops", STEADY, Progress(4), TimeoutError(), 0.0, Reason.attempts),
     ("without a limit it goes on", STEADY.replace(attempts=None, deadline=9e9), Progress(400), TimeoutError(), 0.0, 30.0),
@@ -53,6 +57,7 @@ TABLE: list[tuple[str, Policy, Progress, Any, float, float | Reason]] = [
     ("off comes before the verdict", STEADY.replace(enabled=False), Progress(1), ValueError(), 0.0, Reason.disabled),
     ("a hint is waited for", STEADY.replace(rng=Pinned(0.0)), Progress(1), HTTPError(503, {"Retry-After": "7"}), 0.0, 7.0),
     ("a hint gets jitter above it", STEADY.replace(rng=Pinned(0.5)), Progress(1), HTTPError(503, {"Retry-After": "7"}), 0.0, 7.5),
+    ("a short hint is waited for too", STEADY.replace(rng=Pinned(0.0)), Progress(1), HTTPError(503, {"Retry-After": "0.5"}), 0.0, 0.5),
     ("a hint may pass the cap", STEADY.replace(cap=2, rng=Pinned(0.0)), Progress(1), HTTPError(429, {"Retry-After": "9"}), 0.0, 9.0),
     ("a hint of 0 leaves it to the backoff", STEADY, Progress(2), HTTPError(503, {"Retry-After": "0"}), 0.0, 2.0),
     ("a date in the past leaves it to the backoff", STEADY, Progress(1), HTTPError(503, {"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"}), 0.0, 1.0),
@@ -67,6 +72,7 @@ TABLE: list[tuple[str, Policy, Progress, Any, float, float | Reason]] = [
     ("a hint that would pass the deadline", STEADY, Progress(1, ends=15.0), HTTPError(503, {"Retry-After": "30"}), 10.0, Reason.deadline),
     ("patience is asked before the deadline", STEADY, Progress(1, ends=15.0), HTTPError(503, {"Retry-After": "300"}), 10.0, Reason.patience),
     ("jitter is clipped so that a hint fits", STEADY.replace(rng=Pinned(0.999)), Progress(1, ends=15.0), HTTPError(503, {"Retry-After": "4.5"}), 10.0, 4.9995),
+    ("a hint that fits is not pushed onto the deadline by rounding", STEADY.replace(rng=Pinned(1 - 2**-53)), Progress(1, ends=5.0), HTTPError(503, {"Retry-After": "4.5"}), 0.0, 4.5),
     ("a permanent failure past the deadline stays itself", STEADY, Progress(1, ends=9.0), ValueError(), 10.0, Reason.not_retryable),
     ("deferring while a call further out retries", STEADY.replace(nested="defer"), Progress(1, outer_retrying=True), TimeoutError(), 0.0, Reason.nested),
     ("deferring only then", STEADY.replace(nested="defer"), Progress(1), TimeoutError(), 0.0, 1.0),
@@ -82,6 +88,7 @@ TABLE: list[tuple[str, Policy, Progress, Any, float, float | Reason]] = [
     ("a refused result waits", STEADY, Progress(1), Refused(None), 0.0, 1.0),
     ("a refused response gives its hint", STEADY.replace(rng=Pinned(0.0)), Progress(1), Refused(HTTPError(503, {"Retry-After": "3"}).response), 0.0, 3.0),
     ("a refused 404 gives its hint too", STEADY.replace(rng=Pinned(0.0)), Progress(1), Refused((404, {"Retry-After": "3"}, b"")), 0.0, 3.0),
+    ("refused headers give their hint too", STEADY.replace(rng=Pinned(0.0)), Progress(1), Refused({"Retry-After": "3"}), 0.0, 3.0),
     ("a refused result of a POST stops", STEADY, Progress(1), Refused(HTTPError(500, method="POST").response), 0.0, Reason.not_idempotent),
     ("a block sets its own wait", STEADY, Progress(1), Refused(None, "later", 2.25), 0.0, 2.25),
     ("the last refused result stops", STEADY, Progress(4), Refused(None), 0.0, Reason.attempts),
@@ -91,11 +98,14 @@ TABLE: list[tuple[str, Policy, Progress, Any, float, float | Reason]] = [
     ("types narrow the default", STEADY.replace(on=KeyError), Progress(1), TimeoutError(), 0.0, Reason.not_retryable),
     ("a named type still gives its hint", STEADY.replace(on=HTTPError, rng=Pinned(0.0)), Progress(1), HTTPError(404, {"Retry-After": "3"}), 0.0, 3.0),
     ("a named type still needs to be repeatable", STEADY.replace(on=HTTPError), Progress(1), HTTPError(500, method="PATCH"), 0.0, Reason.not_idempotent),
+    ("a named type that was turned away at the door too", STEADY.replace(on=HTTPError), Progress(1), HTTPError(401, method="POST"), 0.0, Reason.not_idempotent),
     ("a predicate says yes", STEADY.replace(on=lambda e: True), Progress(1), ValueError(), 0.0, 1.0),
     ("a predicate says no", STEADY.replace(on=lambda e: False), Progress(1), TimeoutError(), 0.0, Reason.not_retryable),
     ("a predicate says nothing", STEADY.replace(on=lambda e: None), Progress(1), TimeoutError(), 0.0, Reason.not_retryable),
     ("a predicate says something", STEADY.replace(on=lambda e: "yes"), Progress(1), ValueError(), 0.0, 1.0),
     ("a predicate says how long", STEADY.replace(on=lambda e: 7), Progress(1), ValueError(), 0.0, 7.0),
+    ("a predicate says how long, below a second", STEADY.replace(on=lambda e: 0.5), Progress(1), ValueError(), 0.0, 0.5),
+    ("a predicate says how long, whatever the server asks for", STEADY.replace(on=lambda e: 7), Progress(1), HTTPError(503, {"Retry-After": "999"}), 0.0, 7.0),
     ("a predicate says how long, past the patience", STEADY.replace(on=lambda e: 500.0), Progress(1), ValueError(), 0.0, 500.0),
     ("a predicate gives a timedelta", STEADY.replace(on=lambda e: datetime.timedelta(seconds=3)), Progress(1), ValueError(), 0.0, 3.0),
     ("a predicate says 0: the backoff applies", STEADY.replace(on=lambda e: 0), Progress(2), ValueError(), 0.0, 2.0),
@@ -108,7 +118,7 @@ TABLE: list[tuple[str, Policy, Progress, Any, float, float | Reason]] = [
     ("a verdict whose hint is garbage", STEADY.replace(on=lambda e: Verdict(True, retry_after="soon")), Progress(1), ValueError(), 0.0, Reason.callback),
     ("a predicate that raises", STEADY.replace(on=lambda e: 1 / 0), Progress(1), TimeoutError(), 0.0, Reason.callback),
     ("a flag that raises", STEADY.replace(enabled=lambda: 1 / 0), Progress(1), TimeoutError(), 0.0, Reason.callback),
-    ("a classifier of one's own", STEADY.replace(on=Classifier(transient=(ValueError,))), Progress(1), ValueError(), 0.0, 1.0),
+    ("a classifier of one's own", STEADY.replace(on=Classifier(transient=(ValueError,))), Progress(2), ValueError(), 0.0, 2.0),
     ("our own errors are permanent", STEADY, Progress(1), ResultRejected("no", result=None, attempts=1), 0.0, Reason.not_retryable),
     ("our own errors may be named", STEADY.replace(on=ResultRejected), Progress(1), ResultRejected("no", result=None, attempts=1), 0.0, 1.0),
 ]  # fmt: skip
@@ -128,20 +138,26 @@ def test_a_failure_and_its_limits_decide_between_a_wait_and_a_reason_to_stop(
 
 
 RULES: dict[Any, Rule] = {
+    OSError: Rule(base=0.25),
     TimeoutError: Rule(attempts=2, base=5.0),
     429: Rule(base=3.0, cap=4.0, backoff=fixed),
     Cause.unauthorized: Rule(attempts=2),
-    OSError: Rule(base=0.25),
+    502: Rule(cap=0.5),
+    503: Rule(backoff=fixed),
 }
 RULED = STEADY.replace(rules=RULES)
 
 RULED_TABLE: list[tuple[str, Any, dict[Any, int], float | Reason]] = [
-    ("a rule of a type", TimeoutError(), {}, 5.0),
-    ("the nearest type wins", ConnectionResetError(), {}, 0.25),
+    ("the nearest type wins", TimeoutError(), {}, 5.0),
+    ("a rule of a base class", ConnectionResetError(), {}, 0.25),
     ("a rule makes what it names retryable", FileNotFoundError(), {}, 0.25),
     ("a status before a cause", HTTPError(429), {}, 3.0),
     ("a cause", HTTPError(401), {}, 1.0),
     ("a rule's attempts are used up", HTTPError(401), {Cause.unauthorized: 1}, Reason.attempts),
+    ("a rule that changes only the cap", HTTPError(502), {502: 2}, 0.5),
+    ("a rule that changes only the backoff", HTTPError(503), {503: 2}, 1.0),
+    ("a rule lets repeat what was turned away at the door", HTTPError(401, method="POST"), {}, 1.0),
+    ("a rule lets repeat nothing else", HTTPError(503, method="POST"), {}, Reason.not_idempotent),
     ("others' failures do not count", HTTPError(401), {TimeoutError: 3}, 1.0),
     ("no rule, no change", ValueError(), {}, Reason.not_retryable),
 ]
@@ -169,6 +185,15 @@ def test_a_rules_attempts_never_pass_those_of_the_policy() -> None:
     assert outcome.why == "no attempts left"
 
 
+def test_a_verdict_that_a_predicate_gives_keeps_its_hint_under_a_rule() -> None:
+    policy = STEADY.replace(
+        on=lambda e: Verdict(True, retry_after=9.0), rules={ValueError: Rule()}, rng=Pinned(0.0)
+    )
+    outcome = decide(policy, Progress(1), ValueError(), 0.0)
+    assert isinstance(outcome, Wait)
+    assert outcome.delay == 9.0
+
+
 def test_a_rule_of_an_abstract_base_class_answers_for_what_is_registered() -> None:
     import abc
 
@@ -191,10 +216,52 @@ def test_a_wait_remembers_the_backoffs_own_delay_not_the_servers() -> None:
     assert outcome.previous == 2.0
 
 
+@pytest.mark.parametrize("policy", [STEADY, RULED])
+def test_a_wait_without_a_rule_or_a_budget_names_no_rule_and_costs_nothing(policy: Policy) -> None:
+    outcome = decide(policy, Progress(1), HTTPError(500), 0.0)
+    assert isinstance(outcome, Wait)
+    assert (outcome.rule, outcome.rule_key, outcome.cost) == (None, None, 0.0)
+
+
+def test_a_refused_result_that_says_nothing_takes_the_reason_it_was_refused_for() -> None:
+    outcome = decide(STEADY, Progress(1), Refused(None, "still pending"), 0.0)
+    assert isinstance(outcome, Wait)
+    assert outcome.verdict == Verdict(True, reason="still pending")
+
+
+def test_what_is_not_to_be_retried_tells_no_hint() -> None:
+    outcome = decide(STEADY.replace(on=()), Progress(1), HTTPError(503, {"Retry-After": "3"}), 0.0)
+    assert isinstance(outcome, Stop)
+    assert outcome.verdict is not None
+    assert outcome.verdict.retry_after is None
+
+
 def test_what_is_remembered_for_the_next_wait_is_at_least_the_base() -> None:
     outcome = decide(Policy(base=2.0, rng=Pinned(0.0)), Progress(1), TimeoutError(), 0.0)
     assert isinstance(outcome, Wait)
     assert (outcome.delay, outcome.previous) == (0.0, 2.0)
+
+
+class Troubled(Budget):
+    """A budget that raises."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(name="troubled")
+        self.error = error
+
+    def acquire(self, *, timeout: bool = False, priority: int = 0) -> float:
+        raise self.error
+
+
+class Unsure(Breaker):
+    """A breaker that raises."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(name="unsure")
+        self.error = error
+
+    def refuses(self) -> bool:
+        raise self.error
 
 
 @pytest.mark.parametrize(
@@ -203,12 +270,19 @@ def test_what_is_remembered_for_the_next_wait_is_at_least_the_base() -> None:
         (STEADY, Progress(3, ends=5.0, limit="the deadline of 5 s"), TimeoutError(), "the next wait (4.0 s) would pass the deadline of 5 s"),
         (STEADY, Progress(3, ends=5.0), TimeoutError(), "the next wait (4.0 s) would pass the deadline set further out"),
         (STEADY, Progress(1, ends=1.0, limit="the deadline of 1 s"), TimeoutError(), "the deadline of 1 s has passed"),
+        (STEADY, Progress(1, ends=2.0, limit="the deadline of 2 s"), TimeoutError(), "the deadline of 2 s has passed"),
+        (STEADY.replace(on=lambda e: 7), Progress(1, ends=5.0), TimeoutError(), "the next wait (7.0 s) would pass the deadline set further out"),
         (STEADY, Progress(1, ends=9.0, limit="the deadline of 9 s"), HTTPError(429, {"Retry-After": "30"}), "the server asked for a wait of 30.0 s, which would pass the deadline of 9 s"),
         (STEADY, Progress(1), HTTPError(429, {"Retry-After": "200"}), "the server asked for a wait of 200.0 s, above the patience of 120 s"),
         (STEADY, Progress(1), HTTPError(500, method="POST"), "repeating this POST might act twice; if it may be repeated, say idempotent=True or send an Idempotency-Key"),
         (STEADY.replace(idempotent=False), Progress(1), TimeoutError(), "the call may have had an effect, and the policy says idempotent=False"),
         (STEADY.replace(rules={KeyError: Rule(attempts=1)}), Progress(1), KeyError(), "no attempts left for KeyError: its rule allows 1"),
         (STEADY.replace(rules={429: Rule(attempts=1)}), Progress(1), HTTPError(429), "no attempts left for 429: its rule allows 1"),
+        (STEADY.replace(rules={Cause.unauthorized: Rule(attempts=1)}), Progress(1), HTTPError(401), "no attempts left for unauthorized: its rule allows 1"),
+        (STEADY, Progress(1), ValueError(), "not retryable (ValueError: nothing is known about it)"),
+        (STEADY.replace(enabled=False), Progress(1), TimeoutError(), "retries are switched off"),
+        (STEADY.replace(nested="defer"), Progress(1, outer_retrying=True), TimeoutError(), "left to the call further out, which is already retrying"),
+        (STEADY.replace(budget=Troubled(OSError("store"))), Progress(1), TimeoutError(), "the retry budget failed with OSError: store"),
         (STEADY.replace(on=lambda e: {}["x"]), Progress(1), TimeoutError(), "deciding failed with KeyError: 'x'"),
     ],
 )  # fmt: skip
@@ -232,3 +306,56 @@ def test_an_isinstance_check_that_raises_stops_and_is_named() -> None:
     assert isinstance(outcome, Stop)
     assert outcome.reason is Reason.callback
     assert "no questions" in outcome.why
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_a_test_may_switch_retries_off(everywhere: bool) -> None:
+    with retries_disabled(everywhere=everywhere):
+        outcome = decide(STEADY, Progress(1), TimeoutError(), 0.0)
+    assert isinstance(outcome, Stop)
+    assert (outcome.reason, outcome.verdict) == (Reason.disabled, None)
+
+
+def test_a_stop_by_a_cap_of_a_test_says_so() -> None:
+    with capped(2):
+        outcome = decide(STEADY, Progress(2), TimeoutError(), 0.0)
+    assert isinstance(outcome, Stop)
+    assert outcome.why == "capped at 2 attempts by testing.capped"
+
+
+def test_a_request_whose_method_can_be_read_only_once_is_called_a_request() -> None:
+    class Fleeting(Exception):
+        methods = ("POST",)
+
+        @property
+        def request(self) -> SimpleNamespace:
+            methods, self.methods = self.methods, ()
+            return SimpleNamespace(method=methods[0])
+
+    outcome = decide(STEADY.replace(on=Fleeting), Progress(1), Fleeting(), 0.0)
+    assert isinstance(outcome, Stop)
+    assert outcome.why.startswith("repeating this request might act twice; ")
+
+
+def test_a_breaker_that_cannot_say_whether_it_refuses_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    outcome = decide(STEADY.replace(breaker=Unsure(OSError("store"))), Progress(1), TimeoutError(), 0.0)
+    assert isinstance(outcome, Wait)
+    assert caplog.messages == ["guard unsure failed (said once)"]
+
+
+def _interrupted(_: object) -> bool:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"on": _interrupted},
+        {"breaker": Unsure(KeyboardInterrupt())},
+        {"budget": Troubled(KeyboardInterrupt())},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_an_interrupt_while_deciding_passes_through(fields: dict[str, Any]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        decide(STEADY.replace(**fields), Progress(1), TimeoutError(), 0.0)

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import contextlib
+import gc
+import time
 import traceback
+import warnings
+import weakref
 from typing import Any
 
 import pytest
 
-from conftest import Flavour
-from redouble import Cause, DeadlineExceeded, Policy, ResultRejected, Rule, current_attempt, retry
+from conftest import Flavour, loop_time
+from redouble import (
+    Cause,
+    DeadlineExceeded,
+    Policy,
+    ResultRejected,
+    Rule,
+    _sync,
+    current_attempt,
+    retry,
+    retrying,
+)
 from redouble.backoff import exponential, fixed
+from redouble.context import outgoing_headers
 from redouble.events import Expired, GaveUp, Reason, Recovered, Retrying
 from redouble.testing import FakeClock
 
@@ -307,7 +324,7 @@ def test_switched_off_by_a_flag_failures_and_results_pass_through(flavour: Flavo
     with pytest.raises(TimeoutError) as caught:
         flavour.call(off, flavour.scripted(TimeoutError()))
     assert notes(caught.value) == []
-    assert flavour.call(off, flavour.scripted(None)) is None
+    assert flavour.call(off, flavour.scripted("")) == ""
 
 
 def test_switched_off_in_the_middle_the_last_result_passes(flavour: Flavour, clock: FakeClock) -> None:
@@ -355,7 +372,11 @@ def test_a_coroutine_out_of_recover_in_a_sync_call_is_named_not_lost(clock: Fake
     policy = steady(clock, rules={TimeoutError: Rule(recover=lambda error: refresh(error))})
     with pytest.raises(TimeoutError) as caught:
         policy.call(Flavour("sync").scripted(TimeoutError("slow"), "page"))
-    assert "recover is async, which a sync call cannot await" in notes(caught.value)[0]
+    assert (
+        notes(caught.value)[0]
+        .splitlines()[0]
+        .endswith(" after 1 attempt: recover is async, which a sync call cannot await")
+    )
 
 
 def test_recover_that_raises_lets_the_calls_own_error_out_and_is_named(
@@ -476,6 +497,15 @@ def test_the_traceback_ends_in_the_users_own_line(flavour: Flavour, clock: FakeC
     assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "fetch"
 
 
+@pytest.mark.parametrize("fields", [{}, {"deadline": 1e9}])
+def test_one_exception_object_gathers_the_frames_of_a_few_attempts_and_not_of_all(
+    flavour: Flavour, clock: FakeClock, fields: dict[str, Any]
+) -> None:
+    with pytest.raises(TimeoutError) as caught:
+        flavour.call(steady(clock, attempts=30, **fields), flavour.scripted(*[TimeoutError("the same")] * 30))
+    assert len(traceback.extract_tb(caught.value.__traceback__)) < 2 * 30
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, {"deadline": 1e9}])
 def test_one_exception_object_raised_again_and_again_keeps_a_short_traceback(
@@ -522,6 +552,50 @@ def test_a_zero_base_never_waits_but_lets_the_loop_run() -> None:
     assert len(ticks) >= 5
 
 
+def failing_callback(error: Exception) -> None:
+    raise LookupError("broken")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"fallback": failing_callback}, {"rules": {TimeoutError: Rule(recover=failing_callback)}}],
+    ids=["fallback", "recover"],
+)
+def test_nothing_of_a_call_outlives_it_where_a_callback_has_failed(
+    flavour: Flavour, clock: FakeClock, fields: dict[str, Any]
+) -> None:
+    class Argument:
+        pass
+
+    def fail(argument: Argument) -> None:
+        raise TimeoutError("slow")
+
+    watch: list[weakref.ref[Argument]] = []
+
+    def given() -> Argument:
+        argument = Argument()
+        watch.append(weakref.ref(argument))
+        return argument
+
+    decorated = steady(clock, attempts=2, **fields)(flavour.function(fail))
+
+    # Caught close by: asyncio's own frames hold what comes out of a task.
+    async def async_call() -> None:
+        with contextlib.suppress(TimeoutError):
+            await decorated(given())
+
+    def sync_call() -> None:
+        with contextlib.suppress(TimeoutError):
+            decorated(given())
+
+    gc.disable()
+    try:
+        flavour.run(async_call if flavour.is_async else sync_call)
+        assert watch[0]() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.slow
 def test_fifteen_hundred_failures_with_a_zero_base_wait_zero_each_time(
     flavour: Flavour, clock: FakeClock
@@ -553,6 +627,31 @@ def test_nothing_is_current_after_a_call(flavour: Flavour, clock: FakeClock) -> 
     with pytest.raises(TimeoutError):
         flavour.call(steady(clock, deadline=100), flavour.scripted(*[TimeoutError()] * 4))
     assert current_attempt() is None
+
+
+def test_a_first_attempt_under_a_deadline_sends_its_number_and_its_time(flavour: Flavour) -> None:
+    headers = flavour.call(Policy(deadline=9.0, clock=lambda: 5.0), flavour.function(outgoing_headers))
+    assert headers == {"X-Retry-Attempt": "1", "X-Request-Timeout-Ms": "9000"}
+
+
+def test_an_attempt_is_cut_off_by_the_shorter_of_its_timeout_and_the_deadline(virtual: Any) -> None:
+    async def main() -> None:
+        policy = Policy(timeout=10.0, deadline=5.0, clock=loop_time)
+        with pytest.raises(DeadlineExceeded) as caught:
+            await policy.call(asyncio.sleep, 60.0)
+        assert str(caught.value.__cause__) == "attempt 1 was cut off by the deadline after 5 s"
+
+    virtual(main)
+
+
+def test_a_call_through_a_scope_that_is_closed_leaves_no_deadline_behind(clock: FakeClock) -> None:
+    async def main() -> dict[str, str]:
+        with retrying(deadline=9.0, clock=clock) as call:
+            pass
+        assert await call(Flavour("async").scripted("page")) == "page"
+        return outgoing_headers()
+
+    assert asyncio.run(main()) == {}
 
 
 def test_a_deadline_error_has_the_last_error_as_its_cause(flavour: Flavour, clock: FakeClock) -> None:
@@ -678,3 +777,55 @@ def test_a_wait_beyond_all_patience_ends_the_call_at_once_and_is_named(
     assert caught.value is error
     assert (len(fetch.calls), clock.waits) == (1, [])
     assert "asked for a wait of 1000000000.0 s, above the patience of 120 s" in notes(error)[0]
+
+
+# Waits of sync calls where they cannot be made as asked for
+
+
+def test_an_async_sleep_in_a_sync_call_is_replaced_by_a_real_one_and_named_in_the_log(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def sleep(seconds: float) -> None: ...
+
+    monkeypatch.setattr(time, "sleep", clock.sleep)
+    policy = Policy(backoff=exponential, sleep=lambda seconds: sleep(seconds))
+    assert policy.call(Flavour("sync").scripted(TimeoutError(), "page")) == "page"
+    assert clock.waits == [1.0]
+    said = "sleep is async, which a sync call cannot await; time.sleep stands in (said once)"
+    assert said in caplog.messages
+
+
+def test_a_thousand_functions_that_block_an_event_loop_are_remembered_and_then_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_sync, "_warned", {f"fetch {number}" for number in range(999)})
+    with pytest.warns(RuntimeWarning, match="the thousandth waits"):
+        _sync.warn_blocking("the thousandth")
+    assert len(_sync._warned) == 1000
+    with pytest.warns(RuntimeWarning, match="one more waits"):
+        _sync.warn_blocking("one more")
+    assert _sync._warned == {"one more"}
+
+
+def test_an_interrupt_in_a_hook_for_warnings_passes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_sync, "_warned", set())
+    monkeypatch.setattr(warnings, "warn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _sync.warn_blocking("fetch")
+
+
+def test_a_warning_names_the_caller_and_the_function_itself_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    levels: list[int] = []
+    monkeypatch.setattr(_sync, "_warned", set())
+    monkeypatch.setattr(warnings, "warn", lambda text, kind, stacklevel: levels.append(stacklevel))
+    _sync.warn_blocking("here")
+    _thread.start_new_thread(_sync.warn_blocking, ("a thread with no caller",))
+    give_up = time.monotonic() + 2.0
+    while len(levels) < 2 and time.monotonic() < give_up:
+        time.sleep(0.001)
+    assert levels == [2, 1]

@@ -14,10 +14,13 @@ import os
 import pickle
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 import warnings
 import weakref
+from pathlib import Path
 
 import pytest
 
@@ -627,3 +630,58 @@ def test_an_interrupt_between_the_ticket_and_the_block_gives_the_ticket_back(fla
     with pytest.raises(KeyboardInterrupt):
         flavour.run(async_block if flavour.is_async else sync_block)
     assert gate.log == ["in 1", "out 1 KeyboardInterrupt"]
+
+
+ENDED = """
+import ctypes, sys, threading
+from redouble import _guard
+
+class Ended(BaseException):
+    pass
+
+def work(lock, ready):
+    try:
+        ready.set()
+        while True:
+            with lock:
+                pass
+    except Ended:
+        pass
+
+sys.setswitchinterval(1e-5)
+left_held = 0
+for _ in range(200):
+    lock, ready = getattr(_guard, sys.argv[1])(), threading.Event()
+    thread = threading.Thread(target=work, args=(lock, ready))
+    thread.start()
+    ready.wait()
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Ended))
+    thread.join()
+    left_held += not lock.acquire(blocking=False)
+print(left_held)
+"""
+
+
+@pytest.mark.parametrize("lock", ["Lock", "InterruptSafeLock"])
+def test_no_interrupt_leaves_the_lock_of_a_guard_held(lock):
+    root = str(Path(_guard.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", ENDED, lock],
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout.strip(), done.stderr) == ("0", "")
+
+
+def test_the_lock_that_is_safe_from_interrupts_is_a_lock():
+    lock = _guard.InterruptSafeLock()
+    with lock as taken, lock:
+        other = threading.Thread(target=lambda: results.append(lock.acquire(blocking=False)))
+        results = [taken]
+        other.start()
+        other.join()
+    assert results == [True, False]
+    assert not lock._is_owned()

@@ -20,6 +20,7 @@ from redouble import (
     ResultRejected,
     Rule,
     classify,
+    current_attempt,
     retry,
     retrying,
 )
@@ -742,7 +743,10 @@ def test_a_sync_fallback_that_turns_out_to_be_async_is_trouble_that_is_noted(pol
         policy.replace(fallback=lambda error: later(), attempts=1).call(
             lambda: (_ for _ in ()).throw(TimeoutError())
         )
-    assert "fallback is async, which a sync call cannot await" in caught.value.__notes__[0]
+    assert caught.value.__notes__[0].splitlines()[0] == (
+        "redouble: gave up on fetch after 1 attempt: no attempts left; "
+        "fallback is async, which a sync call cannot await"
+    )
 
 
 def test_a_generator_and_a_block_cannot_have_a_fallback(policy):
@@ -902,6 +906,14 @@ def test_a_budget_that_must_be_awaited_may_refuse(policy, heard):
     with pytest.raises(TimeoutError):
         asyncio.run(policy.replace(budget=budget).call(Flavours.scripted(SLOW)))
     assert told(heard) == [("GaveUp", "budget")]
+
+
+def test_a_budget_that_must_be_awaited_is_not_asked_where_there_is_no_retry(policy, heard):
+    budget = AsyncBudget()
+    with pytest.raises(KeyError):
+        asyncio.run(policy.replace(budget=budget).call(Flavours.scripted(KeyError("k"))))
+    assert budget.grants == 1
+    assert told(heard) == [("GaveUp", "not_retryable")]
 
 
 def test_a_breaker_that_must_be_awaited_may_refuse(policy, heard):
@@ -1258,12 +1270,11 @@ def test_an_interrupt_in_until_gives_the_probe_back(flavour, policy, clock, inte
 
 def test_no_attempt_starts_after_a_throttle_that_kept_it_past_the_deadline(flavour, policy, clock):
     function = flavour.scripted("page")
-    late = policy.replace(
-        throttle=Turnstile(1.0), deadline=3.0, sleep=lambda seconds: clock.advance(seconds + 5)
-    )
+    throttle = Turnstile(1.0, 0.5)
+    late = policy.replace(throttle=throttle, deadline=3.0, sleep=lambda seconds: clock.advance(seconds + 5))
     with pytest.raises(DeadlineExceeded, match="before its first attempt: the deadline of 3 s has passed"):
         flavour.call(late, function)
-    assert function.calls == []
+    assert (function.calls, throttle.waits) == ([], [0.5])
 
 
 def test_a_turn_that_does_not_fit_is_said_to_be_too_late_and_not_to_have_passed(policy):
@@ -1509,18 +1520,18 @@ def test_a_coroutine_that_finds_no_place_at_a_later_attempt_ends_with_one_event_
 
 
 def test_the_deadline_of_a_plain_function_counts_from_its_call_and_not_from_the_await(policy, clock):
-    guarded = policy.replace(budget=TokenBudget(), deadline=5.0)
-
     async def fail():
         raise SLOW
 
     async def main():
-        coroutine = guarded(lambda: fail())()
-        clock.advance(4.5)
-        with pytest.raises(DeadlineExceeded):
-            await coroutine
+        for fields in ({}, {"budget": TokenBudget()}):
+            coroutine = policy.replace(deadline=5.0, **fields)(lambda: fail())()
+            clock.advance(4.5)
+            with pytest.raises(DeadlineExceeded):
+                await coroutine
 
     asyncio.run(main())
+    assert clock.waits == []
 
 
 def test_a_fallback_is_not_promised_where_retries_are_switched_off():
@@ -1604,3 +1615,278 @@ def test_an_async_block_cannot_have_a_fallback_either(policy):
 
     with pytest.raises(TypeError, match="a block has no result that a fallback could stand in for"):
         asyncio.run(main())
+
+
+# In the nick of time
+
+
+def test_a_call_without_any_time_left_is_over_before_a_guard_is_asked(flavour, policy, clock):
+    shut, closed = CircuitBreaker(clock=clock), CircuitBreaker(clock=clock)
+    shut.open()
+    for breaker in (shut, closed):
+        function = flavour.scripted("page")
+        with retrying(deadline=1.0, clock=clock), pytest.raises(DeadlineExceeded):
+            clock.advance(2.0)
+            flavour.call(policy.replace(breaker=breaker, deadline=5.0), function)
+        assert function.calls == []
+
+
+class SlowQueue(Bulkhead):
+    """A bulkhead in whose queue time goes by; it notes how long it may take."""
+
+    def __init__(self, clock, **settings):
+        super().__init__(1, **settings)
+        self.clock, self.limits = clock, []
+
+    def acquire(self, timeout=None):
+        self.clock.advance(9.0)
+        self.limits.append(timeout)
+        return super().acquire(timeout)
+
+    async def acquire_async(self, timeout=None):
+        return self.acquire(timeout)
+
+
+def test_who_comes_out_of_the_queue_too_late_takes_no_turn(flavour, policy, clock):
+    bulkhead, throttle, function = SlowQueue(clock), Turnstile(0.25), flavour.scripted("page")
+    with pytest.raises(DeadlineExceeded):
+        flavour.call(policy.replace(bulkhead=bulkhead, throttle=throttle, deadline=5.0), function)
+    assert (function.calls, throttle.waits, bulkhead.under_way) == ([], [0.25], 0)
+    assert bulkhead.limits == [5.0]
+
+
+def test_a_sync_call_waits_no_time_at_all_where_it_would_block_an_event_loop(policy, clock):
+    bulkhead = SlowQueue(clock, queue=5)
+
+    async def main():
+        return policy.replace(bulkhead=bulkhead).call(lambda: "page")
+
+    assert asyncio.run(main()) == "page"
+    assert bulkhead.limits == [0.0]
+
+
+def test_a_circuit_that_opens_while_a_call_waits_for_its_turn_ends_that_wait(flavour, policy, clock):
+    breaker, throttle = CircuitBreaker(clock=clock), Turnstile(1.0, 2.0)
+
+    def sleep(seconds):
+        clock.sleep(seconds)
+        breaker.open()
+
+    with pytest.raises(CircuitOpen):
+        flavour.call(
+            policy.replace(breaker=breaker, throttle=throttle, sleep=sleep), flavour.scripted("page")
+        )
+    assert clock.waits == [1.0]
+
+
+def test_a_probe_that_is_let_through_too_late_is_not_made_and_given_back(flavour, policy, clock):
+    breaker, function = half_open(clock), flavour.scripted("page")
+    slow = policy.replace(breaker=breaker, deadline=1.0, listeners=[lambda event: clock.advance(2.0)])
+    with pytest.raises(DeadlineExceeded):
+        flavour.call(slow, function)
+    assert function.calls == []
+    assert not breaker.refuses()
+
+
+# Code of the users that raises
+
+
+class Calm(Breaker):
+    """A breaker of the user's own that wants to be asked and told."""
+
+    is_async = False
+
+    def enter(self, listeners=()):
+        return 7
+
+    def success(self, ticket=None, listeners=()):
+        pass
+
+    def refuses(self):
+        return False
+
+    failure = release = success
+
+
+class Generous(Budget):
+    """A budget of the user's own that grants everything."""
+
+    def acquire(self, *, timeout=False, priority=0):
+        return 1.0
+
+
+class Box:
+    """Dead letters of the user's own."""
+
+    def put(self, **letter):
+        pass
+
+    async def aput(self, **letter):
+        self.put(**letter)
+
+
+def broken(thing, method, trouble):
+    """The thing, with one method that raises."""
+
+    def raises(*args, **kwargs):
+        raise trouble
+
+    async def raises_later(*args, **kwargs):
+        raise trouble
+
+    setattr(thing, method, raises_later if getattr(thing, "is_async", False) else raises)
+    return thing
+
+
+def raising(trouble):
+    return broken(Box(), "put", trouble).put
+
+
+USERS = {
+    "fallback": (lambda e: {"fallback": raising(e), "attempts": 1}, SLOW),
+    "recover": (lambda e: {"rules": {TimeoutError: Rule(recover=raising(e))}}, SLOW),
+    "letters": (lambda e: {"dead_letters": broken(Box(), "put", e), "attempts": 1}, SLOW),
+    "entry": (lambda e: {"breaker": broken(Calm("calm"), "enter", e)}, "page"),
+    "looking on": (lambda e: {"budget": broken(Generous(name="calm"), "success", e)}, "page"),
+    "watching": (lambda e: {"budget": broken(Generous(name="calm"), "success", e), "until": bool}, "page"),
+}
+
+
+@pytest.mark.parametrize("whose", USERS)
+def test_an_interrupt_in_code_of_the_users_passes_through(flavour, policy, whose):
+    fields, outcome = USERS[whose]
+    with pytest.raises(Interrupt):
+        flavour.call(policy.replace(**fields(Interrupt())), flavour.scripted(outcome))
+
+
+@pytest.mark.parametrize(
+    ("whose", "said"),
+    [
+        ("entry", "guard calm failed (said once)"),
+        ("looking on", "a guard of f failed (said once)"),
+        ("watching", "a guard of f failed (said once)"),
+    ],
+)
+def test_a_guard_that_fails_is_named_in_the_log_and_takes_no_part(flavour, policy, caplog, whose, said):
+    def f():
+        return "page"
+
+    fields, trouble = USERS[whose][0], OSError("store")
+    f.__qualname__ = "f"
+    assert flavour.call(policy.replace(**fields(trouble)), flavour.function(f)) == "page"
+    assert [(record.getMessage(), record.exc_info[1]) for record in caplog.records] == [(said, trouble)]
+
+
+def test_a_call_without_dead_letters_says_nothing_of_them(flavour, policy, caplog):
+    for fields in ({"attempts": 1}, {"deadline": 1.0}, {"attempts": 1, "fallback": "old"}):
+        with contextlib.suppress(TimeoutError):
+            flavour.call(policy.replace(**fields), flavour.scripted(SLOW))
+    assert "dead letter" not in caplog.text
+
+
+def test_a_dead_letter_that_could_not_be_stored_is_not_tried_again_with_the_fallback(flavour, policy, caplog):
+    box = broken(Box(), "put", OSError("disk"))
+    kept = policy.replace(dead_letters=box, fallback="old", attempts=1)
+    assert flavour.call(kept, flavour.scripted(TimeoutError())) == "old"
+    said = "fetch was given up on, and its dead letter could not be stored: OSError: disk"
+    assert [record.getMessage() for record in caplog.records].count(said) == 1
+
+
+def test_a_block_has_no_result_to_show_to_a_throttle(flavour, policy):
+    throttle = Turnstile()
+    flavour.block(policy.replace(throttle=throttle), lambda attempt: "page")
+    assert throttle.outcomes == ["NoneType"]
+
+
+# Whichever way the first attempt goes
+
+WAYS = {
+    "bare": dict,
+    "judged": lambda: {"until": bool},
+    "guarded": lambda: {"budget": TokenBudget()},
+    "guarded by a breaker": lambda: {"breaker": CircuitBreaker()},
+    "watched": lambda: {"budget": TokenBudget(), "until": bool},
+    "watched by a breaker": lambda: {"breaker": CircuitBreaker(), "until": bool},
+    "known": lambda: {"deadline": 99.0},
+    "known and judged": lambda: {"deadline": 99.0, "until": bool},
+    "full": lambda: {"bulkhead": Bulkhead(1)},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_interrupt_is_no_failure_whichever_way_the_first_attempt_goes(flavour, policy, clock, way):
+    function = flavour.scripted(Interrupt(), "page")
+    with pytest.raises(Interrupt):
+        flavour.call(policy.replace(on=lambda error: True, **WAYS[way]()), function)
+    assert (len(function.calls), clock.waits) == (1, [])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_first_attempt_is_visible_only_where_it_has_to_be(flavour, policy, way):
+    seen = flavour.call(policy.replace(**WAYS[way]()), flavour.function(lambda: [current_attempt()]))
+    assert (seen[0] is not None) == way.startswith("known")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_call_that_goes_well_is_made_once_and_says_nothing(flavour, policy, caplog, way):
+    function = flavour.scripted("page", "another")
+    assert flavour.call(policy.replace(**WAYS[way]()), function) == "page"
+    assert (len(function.calls), caplog.text) == (1, "")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_coroutine_out_of_a_plain_function_that_goes_well_is_made_once(policy, caplog, way):
+    calls = []
+
+    async def fetch():
+        return "page"
+
+    def plain():
+        calls.append(1)
+        return fetch()
+
+    async def main():
+        return await policy.replace(**WAYS[way]())(plain)()
+
+    assert asyncio.run(main()) == "page"
+    assert (calls, caplog.text) == ([1], "")
+
+
+class Told(Generous):
+    """A budget that notes what it is told."""
+
+    def __init__(self, full):
+        super().__init__()
+        self.full, self.told = full, []
+
+    def success(self, cost=0.0):
+        self.told.append(cost)
+
+
+@pytest.mark.parametrize("fields", [{}, {"until": bool}, {"bulkhead": Bulkhead(1)}], ids=str)
+def test_a_budget_that_is_full_need_not_be_told_of_a_success(flavour, policy, fields):
+    for budget in (full := Told(full=True), lacking := Told(full=False)):
+        flavour.call(policy.replace(budget=budget, **fields), flavour.scripted("page"))
+    assert (full.told, lacking.told) == ([], [0.0])
+
+
+class Awaited(Generous):
+    is_async = True
+
+    async def acquire(self, *, timeout=False, priority=0):
+        return 1.0
+
+
+@pytest.mark.parametrize("method", ["acquire", "failure", "success"])
+def test_an_interrupt_in_a_guard_that_is_awaited_passes_through(policy, method):
+    budget = broken(Awaited(), method, Interrupt())
+    with pytest.raises(Interrupt):
+        asyncio.run(policy.replace(budget=budget).call(Flavours.scripted(SLOW, "page")))
+
+
+@pytest.mark.parametrize("method", ["failure", "success"])
+def test_a_guard_that_fails_while_it_is_awaited_is_reported(policy, caplog, method):
+    budget = broken(Awaited(), method, OSError("store"))
+    assert asyncio.run(policy.replace(budget=budget).call(Flavours.scripted(SLOW, "page"))) == "page"
+    said = [record.getMessage() for record in caplog.records if record.exc_info]
+    assert said == ["a guard of fetch failed (said once)"]

@@ -115,12 +115,6 @@ def test_the_script_that_is_installed_leads_to_the_same_function():
     assert project["scripts"] == {"redouble": f"{main.__module__}:{main.__name__}"}
 
 
-def test_the_package_tells_the_version_of_its_distribution():
-    import tomllib
-
-    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == redouble.__version__
-
-
 def test_a_command_is_loaded_only_when_it_is_asked_for():
     code = "import sys, redouble.__main__; print(*[name for name in sys.modules if name.startswith('redouble._')])"
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)

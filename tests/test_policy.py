@@ -140,7 +140,7 @@ def test_every_field_is_named_in_the_docstring():
         assert f"``{field}``" in Policy.__doc__
 
 
-# Seconds: A04, A05, A06, A13
+# Seconds
 
 
 @pytest.mark.parametrize(("build", "field"), BUILDERS)
@@ -249,7 +249,7 @@ def test_a_cap_below_the_base_is_allowed_and_holds():
     assert list(made.delays()) == [2.0, 2.0, 2.0]
 
 
-# Attempts: A09
+# Attempts
 
 
 @pytest.mark.parametrize("build", [Policy, Rule])
@@ -297,7 +297,7 @@ def test_unlimited_attempts_need_a_deadline():
     assert Policy(attempts=None, deadline=5.0).attempts is None
 
 
-# on: E10
+# on
 
 
 @pytest.mark.parametrize(
@@ -507,7 +507,7 @@ def test_a_name_is_a_text_that_is_not_empty():
         assert str(caught.value) == f"name must be a text that is not empty, got {value!r}"
 
 
-# Keywords: A16
+# Keywords
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import ctypes
+import inspect
 import itertools
 import math
 import os
@@ -458,7 +459,7 @@ def test_a_decorated_function_keeps_its_name_and_its_flavour(throttle):
         """Gets it."""
 
     assert (fetch.__name__, fetch.__doc__) == ("fetch", "Gets it.")
-    assert asyncio.iscoroutinefunction(fetch)
+    assert inspect.iscoroutinefunction(fetch)
 
 
 @pytest.mark.parametrize("thing", [Response, 42, lambda: (yield)], ids=["class", "number", "generator"])

@@ -48,7 +48,11 @@ async def start(
             outcome = await resume(call, function, args, kwargs)
         return outcome
     finally:
-        call.leave()
+        try:
+            call.leave()
+        except BaseException:  # an interrupt, perhaps before anything was done
+            call.leave()
+            raise
 
 
 async def begin(call: Call, first: Surroundings | None) -> bool:
@@ -65,10 +69,11 @@ async def take_place(call: Call) -> bool:
     bulkhead = call.policy.bulkhead
     if bulkhead is None:
         return True
+    place = bulkhead, bulkhead._claim()  # before there is one: no interrupt may come between the two
     if not await bulkhead.acquire_async(call.time_left()):
         call.turned_away(bulkhead.refusal())
         return False
-    call.place = bulkhead
+    call.place = place
     return True
 
 
@@ -84,7 +89,11 @@ async def admit(call: Call) -> bool:
     refusal = None if call.policy.breaker is None else await _enter(call, call.policy.breaker)
     if refusal is not None:
         call.barred(refusal, Reason.circuit)
-    return refusal is None
+        return False
+    if not call.in_time():  # a store, or a listener, has taken its time
+        call.abandon()
+        return False
+    return True
 
 
 async def _enter(call: Call, breaker: Breaker) -> CircuitOpen | None:
@@ -130,8 +139,10 @@ async def within(attempt: Surroundings | None, function: Function, args: Args, k
     """One attempt, with its context set and its time limited."""
     if attempt is None:
         return await function(*args, **kwargs)
-    token = current.set(attempt)
+    outer, token = current.get(), None
     try:
+        # Within, since an interrupt that comes with the token would leave its deadline to all that follows.
+        token = current.set(attempt)
         seconds = time_limit_of(attempt)
         if seconds is None:
             return await function(*args, **kwargs)
@@ -139,7 +150,10 @@ async def within(attempt: Surroundings | None, function: Function, args: Args, k
             return await function(*args, **kwargs)
         raise timed_out(attempt, seconds)
     finally:
-        current.reset(token)
+        if token is None:
+            current.set(outer)
+        else:
+            current.reset(token)
 
 
 async def failed(call: Call, failure: Exception | Refused) -> bool:
@@ -193,14 +207,14 @@ async def _heard(call: Call, told: Any) -> None:
 
 def time_limit_of(attempt: Surroundings) -> float | None:
     """Seconds after which an attempt is cut off: its own timeout, or what is left if that is less."""
-    policy = attempt[POLICY]
-    return shorter(None if policy is None else policy.timeout, time_left(attempt))
+    policy: Any = attempt[POLICY]
+    return shorter(policy.timeout, time_left(attempt))
 
 
 def timed_out(attempt: Surroundings, seconds: float) -> TimeoutError:
     """What an attempt that was cut off has failed with, by the limit that cut it off."""
-    policy = attempt[POLICY]
-    own = None if policy is None else policy.timeout
+    policy: Any = attempt[POLICY]
+    own = policy.timeout
     if own is None or seconds < own:
         return CutOff(f"attempt {attempt[NUMBER]} was cut off by the deadline after {seconds:.3g} s")
     return TimeoutError(f"attempt {attempt[NUMBER]} took longer than its timeout of {own:g} s")
@@ -225,10 +239,11 @@ async def pause(call: Call) -> bool:
         call.held = None
 
 
-async def wait(call: Call, seconds: float) -> None:
-    """Waits, as the policy says or as the event loop does."""
-    sleep = sleep_of(call.policy.sleep) or loop_sleep
-    await _finished(sleep(seconds))
+def wait(call: Call, seconds: float) -> Any:
+    """What to await for a wait, as the policy says or as the event loop does it."""
+    # No coroutine of its own: there may be a hundred thousand calls in backoff, and each would hold one.
+    sleep = sleep_of(call.policy.sleep)
+    return loop_sleep(seconds) if sleep is None else _finished(sleep(seconds))
 
 
 async def conclude(call: Call) -> Any:

@@ -16,7 +16,7 @@ from ._decide import Progress, Wait, decide
 from ._runs import NAME, AsyncBlockAttempt, BlockAttempt
 from ._story import is_told, put_note
 from ._time import clock_of
-from .context import NUMBER, boundary, current, first_attempt, leave, running_in, time_left
+from .context import NUMBER, boundary, current, first_attempt, running_in, time_left
 from .errors import RedoubleError
 from .policy import Policy
 
@@ -106,12 +106,16 @@ class AsyncBlocks:
         if call is None:
             raise StopAsyncIteration
         if not await _async.pause(call):
-            await _async.conclude(call)
+            try:
+                await _async.conclude(call)
+            except StopAsyncIteration as error:  # out of here, it would end the loop as a success does
+                raise RuntimeError("the block has failed with StopAsyncIteration") from error
         return AsyncBlockAttempt(self._policy, call.next_attempt(), call)
 
     def __del__(self) -> None:
-        if self._last is not None:
-            self._last._forget()
+        last = getattr(self, "_last", None)  # which is not there after an interrupt at the very beginning
+        if last is not None:
+            last._forget()
 
 
 class Scope:
@@ -134,11 +138,15 @@ class Scope:
         """
         if self._holds_here():
             return self._policy.call(function, *args, **kwargs)
-        token = current.set(self._around)
+        outer, token = current.get(), None
         try:
+            token = current.set(self._around)
             result: Any = self._policy.call(function, *args, **kwargs)
         finally:
-            leave(token)
+            if token is None:  # an interrupt came with it
+                current.set(outer)
+            else:
+                current.reset(token)
         if result.__class__ is CoroutineType:
             result = _async.under(self._around, result)
         given: R = result
@@ -241,7 +249,8 @@ def _close(owner: retrying) -> None:
 
 def _from_a_call(error: Exception) -> bool:
     """Whether an error came out of a call in the scope: it has its story, or is one of ours."""
-    return is_told(error) or isinstance(error, RedoubleError)
+    # By its class: isinstance would ask the error for attributes, which may raise.
+    return is_told(error) or issubclass(type(error), RedoubleError)
 
 
 def _would_retry(policy: Policy, error: Exception) -> bool:

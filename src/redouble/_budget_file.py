@@ -7,10 +7,10 @@ of the process, also by ``kill -9``; it is not forced to the disk, which a budge
 
 from __future__ import annotations
 
-import _thread
 import os
 import time
 
+from ._guard import Lock
 from ._numbers import INF
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ APPLICATION, VERSION = 0x72646274, 1
 
 # SQLite must not be in the middle of something when a process forks: the child would inherit its locks
 # and nobody to let go of them. So one operation at a time, and no fork meanwhile.
-_one_at_a_time = _thread.RLock()
+_one_at_a_time = Lock()
 
 # Where there is no fork there is nothing to register, and any function will do.
 _at_fork: Any = getattr(os, "register_at_fork", dict)

@@ -124,8 +124,8 @@ class Circuit:
         phase = self.phase
         if phase.is_due(now):
             return self.go(Happening.waited, now)
-        if phase.probes and now - phase.since >= self.open_for:
-            # Nobody has heard of these probes for as long as a circuit is open: others may try.
+        if now - phase.since >= self.open_for:
+            # If there are probes, nobody has heard of them for as long as a circuit is open: others may try.
             self.forget_probes()
         return None
 
@@ -194,7 +194,7 @@ class Circuit:
         phase = phase or self.phase
         if phase.state is State.open:
             return None if phase.until is None else max(0.0, phase.until - now)
-        if phase.state is State.closed or self._has_room(phase):
+        if self._has_room(phase):  # as a closed circuit has, of which there are no probes
             return 0.0
         return max(0.0, phase.since + self.open_for - now)
 

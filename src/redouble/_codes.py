@@ -199,7 +199,7 @@ def _grpc(exc: BaseException) -> Answer:
     if name is None or name not in GRPC:
         return None
     row, reason = _grpc_row(name, text(obtained(exc, "details")) or "")
-    delay = None
+    delay, status = None, b""
     for key, value in pairs(obtained(exc, "trailing_metadata")):
         if key == "grpc-retry-pushback-ms":
             delay = pushback(text(value) or "")
@@ -207,7 +207,9 @@ def _grpc(exc: BaseException) -> Answer:
                 return PERMANENT, f"{reason}, which the server says not to retry"
             break
         if key == "grpc-status-details-bin" and real(value, bytes):
-            delay = retry_info(bytes(value))
+            status = bytes(value)
+    if delay is None:
+        delay = retry_info(status)
     return (row, reason) if delay is None else (row, f"{reason} with a delay of {delay:g}", delay)
 
 

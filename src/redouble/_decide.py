@@ -124,7 +124,7 @@ def _decide(policy: Policy, progress: Progress, failure: Exception | Refused, no
         return Stop(Reason.patience, asked, found)
     delay, previous = _delay(policy, rule, key, progress, hint, exact, now)
     if progress.ends is not None and now + delay >= progress.ends:
-        return Stop(Reason.deadline, _too_late(progress, delay, hint, now), found)
+        return Stop(Reason.deadline, _too_late(progress.limit, delay, hint, now >= progress.ends), found)
     if progress.outer_retrying and policy.nested == "defer":
         return Stop(Reason.nested, "left to the call further out, which is already retrying", found)
     wait = Wait(delay, previous, found, rule, key)
@@ -326,9 +326,8 @@ def _after_hint(policy: Policy, progress: Progress, hint: float, base: float, no
     return hint if delay >= left else delay
 
 
-def _too_late(progress: Progress, delay: float, hint: float | None, now: float) -> str:
-    limit = progress.limit
-    if progress.ends is not None and now >= progress.ends:
+def _too_late(limit: str, delay: float, hint: float | None, passed: bool) -> str:
+    if passed:
         return f"{limit} has passed"
     if hint:
         return f"the server asked for a wait of {hint:.1f} s, which would pass {limit}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import sys
 import time
 from _weakrefset import WeakSet
 from contextvars import ContextVar
@@ -28,6 +29,25 @@ if TYPE_CHECKING:
     F = TypeVar("F")
 
 
+class InterruptSafeLock(_thread.RLock):  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]
+    """A lock that no interrupt leaves held, for a Python whose ``with`` does.
+
+    Python 3.14 looks for signals after it has called ``__enter__`` and before it is in the block: what a
+    handler raises there comes out of a ``with`` that never lets go. Unpacking calls without that look.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> bool:  # type: ignore[override]
+        [held] = map(self.acquire, (True,))
+        return held
+
+
+# Reentrant: a signal handler, or a finalizer that the collector runs in the middle of a section, may come
+# back here in the same thread.
+Lock = InterruptSafeLock if sys.version_info[:2] == (3, 14) else _thread.RLock
+
+
 class Guard:
     """State of a dependency, shared on purpose. Safe to share between threads and tasks."""
 
@@ -42,9 +62,7 @@ class Guard:
         _guards.add(self)
 
     def _new_lock(self) -> None:
-        # Reentrant: a signal handler, or a finalizer that the collector runs in the middle of a section,
-        # may come back here in the same thread.
-        self._lock = _thread.RLock()
+        self._lock = Lock()
 
     def _now(self) -> float:
         """Monotonic seconds, by its own clock or the real one."""

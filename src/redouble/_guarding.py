@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ._guard import Guard
+    from ._turns import Turn
     from .breaker import Breaker
     from .budget import Budget
     from .bulkhead import Bulkhead
@@ -28,8 +29,8 @@ class Passage(Progress):
     policy: Policy
     ticket: Any = None
     """What the breaker gave for the running attempt."""
-    place: Bulkhead | None = None
-    """The bulkhead in which the call has a place."""
+    place: tuple[Bulkhead, Turn] | None = None
+    """The bulkhead in which the call has a place, and its claim to that."""
     cost = 0.0
     """What the budget took for the last retry."""
 
@@ -79,10 +80,11 @@ class Passage(Progress):
                     told.close()  # an interrupt cannot wait for it; a probe that is lost is replaced in time
 
     def leave(self) -> None:
-        """The call is over: its place is free."""
-        place, self.place = self.place, None
-        if place is not None:
-            place.release()
+        """The call is over: its place is free. Once more does what an interrupt has kept it from."""
+        if self.place is not None:
+            bulkhead, claim = self.place
+            bulkhead._give_back(claim)
+            self.place = None
 
     def _give_back(self) -> Any:
         ticket, self.ticket = self.ticket, None

@@ -101,13 +101,18 @@ def _add(values: dict[str, str], name: str, value: str) -> None:
 def _passed_over(headers: object) -> Ask:
     """Looks up headers after one pass over names and values, where ``header`` would make one per name."""
     items = _items(headers)
-    pairs = [pair for pair in map(_pair, items) if pair]
-    if not pairs or len(items) == _MOST_HEADERS:  # cannot be passed over, or not to the end: ask by name
-        return lambda name: header(headers, name)
     folded: dict[str, str] = {}
-    for name, value in pairs:
-        _add(folded, name, value)
-    return folded.get
+    for pair in map(_pair, items):
+        if pair:
+            _add(folded, *pair)
+    if folded and len(items) < _MOST_HEADERS:
+        return folded.get
+
+    def ask(name: str) -> str | None:  # by name, as they cannot be passed over, or not to the end
+        values = [plain_text(_call(headers, "get", spelling)) for spelling in (name, name.title())]
+        return values[0] or values[1] or folded.get(name)
+
+    return ask
 
 
 def header(headers: object, name: str, /) -> str | None:

@@ -145,11 +145,11 @@ def _timestamp(text: str) -> float:
 
 
 def _after(text: str, now: float) -> float:
-    return _http_date(text, now) - now if text[:1].isalpha() else _seconds(text, now)
+    return _http_date(text, now) - now if text[0].isalpha() else _seconds(text, now)
 
 
 def _reset(text: str, now: float) -> float:
-    if text[:1].isalpha():
+    if text[0].isalpha():
         return _http_date(text, now) - now
     if ":" in text:
         return _timestamp(text) - now
@@ -168,8 +168,7 @@ def _policies(text: str) -> list[tuple[float | None, float | None]]:
     if len(pieces) % 2 == 0:
         raise ValueError(text)  # a quote that never ends
     bare = "".join(pieces[::2])  # quoted names may hold any separator
-    if ";" not in bare:  # draft 7 had one policy, written limit=10, remaining=0, reset=5
-        bare = bare.replace(",", ";")
+    # Draft 7 had one policy, written limit=10, remaining=0, reset=5: here that is three, which add up to it.
     return [_policy(member) for member in bare.split(",")]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from itertools import count
 
 from ._checks import seconds
 from ._numbers import number, whole
@@ -50,17 +50,20 @@ quantile.__module__ = "redouble.hedging"
 class Latencies:
     """The last latencies of one function. Safe to share between threads and tasks: it takes no lock."""
 
-    __slots__ = ("_last", "_needed", "_sought")
+    __slots__ = ("_last", "_needed", "_place", "_sought")
 
     def __init__(self, sought: quantile) -> None:
         self._sought = sought
         self._needed = min(sought.of_last, max(_FEWEST, _up(1 / (1 - sought.q))))
-        # Appending to it and copying it are each one step, which no other thread can come between.
-        self._last: deque[float] = deque(maxlen=sought.of_last)
+        # Writing in a place of it and copying it are each one step, which no other thread can come between.
+        # That is not so of a deque, where there is no lock around the interpreter.
+        self._last: list[float] = []
+        self._place = count().__next__
 
     def add(self, latency: float) -> None:
         """One more; the oldest is forgotten."""
-        self._last.append(latency)
+        place = self._place() % self._sought.of_last
+        self._last[place : place + 1] = [latency]
 
     def delay(self) -> float:
         """The quantile, in seconds; the initial delay while too few are known."""

@@ -11,10 +11,10 @@ later may find that it cannot, and no waiting helps it. How the file is opened a
 
 from __future__ import annotations
 
-import _thread
 import os
 from _weakrefset import WeakSet
 
+from ._guard import Lock
 from ._letters import Added, Store, read, written
 from ._letters_file import connect, identity, trouble_with
 from .errors import StoreTrouble
@@ -47,7 +47,7 @@ _WHERE = {
 # SQLite must not be in the middle of something when a process forks, and no connection may be there after:
 # the child would share its locks and its place in the file with the parent. So one operation at a time,
 # and before a fork all connections are closed; they are opened again when needed.
-_one_at_a_time = _thread.RLock()
+_one_at_a_time = Lock()
 _stores: WeakSet[SqliteStore] = WeakSet()
 
 

@@ -9,6 +9,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from types import TracebackType
     from typing import Any
 
@@ -33,15 +34,15 @@ def in_event_loop() -> bool:
     return in_trio()
 
 
-async def sleep(seconds: float) -> None:
-    """Waits in whichever library runs this task; also 0 s lets others run."""
+def sleep(seconds: float) -> Coroutine[Any, Any, None]:
+    """What to await for a wait in whichever library runs this task; also 0 s lets others run."""
     if in_trio():
         trio: Any = sys.modules["trio"]
-        await trio.sleep(seconds)
-    else:
-        import asyncio
+        waiting: Coroutine[Any, Any, None] = trio.sleep(seconds)
+        return waiting
+    import asyncio
 
-        await asyncio.sleep(seconds)
+    return asyncio.sleep(seconds)
 
 
 def time_limit(seconds: float) -> AsyncioLimit | TrioLimit:

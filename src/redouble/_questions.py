@@ -137,8 +137,9 @@ def _own(case: Case) -> Verdict | None:
     if not case.kind.own:
         return None
     # For those who retry it all the same: when a circuit lets calls through, and that nothing was called.
-    wait, refused = getattr(case.exc, "retry_after", None), isinstance(case.exc, (BulkheadFull, CircuitOpen))
-    return Verdict(False, Cause.permanent, None, wait, f"redouble's own {class_name(case.exc)}", refused)
+    refused = isinstance(case.exc, (BulkheadFull, CircuitOpen))
+    reason = f"redouble's own {class_name(case.exc)}"
+    return Verdict(False, Cause.permanent, None, case.delay, reason, refused)
 
 
 def _code(case: Case) -> Verdict | None:

@@ -170,6 +170,11 @@ async def areplay(run: Run, handler: Callable[[DeadLetter], Any], policy: Policy
 
 async def off_loop(function: Callable[..., T], *args: Any) -> T:
     """Calls a blocking function in a thread, in whichever library runs this task."""
+    import threading
+
+    if not threading.main_thread().is_alive():
+        # The interpreter goes down, and gives no thread any more: what blocks the loop is better than a loss.
+        return function(*args)
     if in_trio():
         trio: Any = sys.modules["trio"]
         outcome: T = await trio.to_thread.run_sync(function, *args)

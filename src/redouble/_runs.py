@@ -37,6 +37,7 @@ class BlockAttempt(Attempt):
     _state = _NEW
     _refused: Refused | None = None
     _token: Token[Surroundings | None]
+    _outer: Surroundings | None = None
     number = 1
 
     def __init__(self, policy: Policy, surroundings: Surroundings | None, call: Call | None = None) -> None:
@@ -60,6 +61,7 @@ class BlockAttempt(Attempt):
             raise RuntimeError(f"attempt {self.number} was entered already: each runs its block once")
         self._state = _RUNNING
         if self._surroundings is not None:
+            self._outer = current.get()
             self._token = current.set(self._surroundings)
         return self
 
@@ -109,6 +111,8 @@ class BlockAttempt(Attempt):
 
     def _forget(self) -> None:
         """The loop was left: what was held for another run is not needed any more."""
+        if self._surroundings is not None and current.get() is self._surroundings:
+            current.set(self._outer)  # an interrupt came on the way in or out
         if self._call is not None:
             self._call.held = None
             self._call.abandon()

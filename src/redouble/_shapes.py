@@ -71,7 +71,8 @@ def entry(mapping: object, key: str) -> Any:
 
 def whole(value: object) -> int | None:
     """A plain int from an int of any class but bool."""
-    return int.__index__(value) if real(value, int) and not real(value, bool) else None
+    # By adding, since PyPy's own __index__ and __int__ ask the class of the number.
+    return int.__add__(value, 0) if real(value, int) and not real(value, bool) else None
 
 
 def text(value: object) -> str | None:

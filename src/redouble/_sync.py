@@ -48,7 +48,11 @@ def start(
             outcome = resume(call, function, args, kwargs)
         return outcome
     finally:
-        call.leave()
+        try:
+            call.leave()
+        except BaseException:  # an interrupt, perhaps before anything was done
+            call.leave()
+            raise
 
 
 def begin(call: Call, first: Surroundings | None) -> bool:
@@ -65,11 +69,12 @@ def take_place(call: Call) -> bool:
     bulkhead = call.policy.bulkhead
     if bulkhead is None:
         return True
+    place = bulkhead, bulkhead._claim()  # before there is one: no interrupt may come between the two
     # Who blocks an event loop in a queue may wait for a task of that loop, and so for ever.
     if not bulkhead.acquire(0.0 if in_event_loop() else call.time_left()):
         call.turned_away(bulkhead.refusal())
         return False
-    call.place = bulkhead
+    call.place = place
     return True
 
 
@@ -85,7 +90,11 @@ def admit(call: Call) -> bool:
     refusal = None if call.policy.breaker is None else _enter(call, call.policy.breaker)
     if refusal is not None:
         call.barred(refusal, Reason.circuit)
-    return refusal is None
+        return False
+    if not call.in_time():  # a store, or a listener, has taken its time
+        call.abandon()
+        return False
+    return True
 
 
 def _enter(call: Call, breaker: Breaker) -> CircuitOpen | None:
@@ -131,11 +140,16 @@ def within(attempt: Surroundings | None, function: Function, args: Args, kwargs:
     """One attempt, with its context set."""
     if attempt is None:
         return function(*args, **kwargs)
-    token = current.set(attempt)
+    outer, token = current.get(), None
     try:
+        # Within, since an interrupt that comes with the token would leave its deadline to all that follows.
+        token = current.set(attempt)
         return function(*args, **kwargs)
     finally:
-        current.reset(token)
+        if token is None:
+            current.set(outer)
+        else:
+            current.reset(token)
 
 
 def failed(call: Call, failure: Exception | Refused) -> bool:
@@ -195,7 +209,7 @@ def wait(call: Call, seconds: float) -> None:
             warn_blocking(call.name)
         sleep = real_sleep
     outcome = sleep(seconds)
-    if outcome is not None:
+    if type(outcome) is CoroutineType:
         _really(sleep, outcome, seconds)
 
 
@@ -226,12 +240,11 @@ def _answer(fallback: Function, error: Exception) -> tuple[str | None, Any]:
     return None, value
 
 
-def _really(sleep: Function, outcome: Any, seconds: float) -> None:
-    """Makes sure that the wait was one: a coroutine is none in a sync call."""
-    if type(outcome) is CoroutineType:
-        outcome.close()
-        report(sleep, "sleep is async, which a sync call cannot await; time.sleep stands in")
-        real_sleep(seconds)
+def _really(sleep: Function, coroutine: Any, seconds: float) -> None:
+    """Makes a wait that was none: a coroutine cannot be awaited in a sync call."""
+    coroutine.close()
+    report(sleep, "sleep is async, which a sync call cannot await; time.sleep stands in")
+    real_sleep(seconds)
 
 
 def _recover(call: Call, recover: Function) -> str | None:

@@ -140,7 +140,7 @@ def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:
     return wrapper
 
 
-def _wrap_known(policy: Policy, function: Function, name: str) -> Function:
+def _wrap_known(policy: Policy, function: Function, name: str) -> Function:  # noqa: C901 - spelled out, for speed
     """For a policy whose first attempt has to know of itself, or of the time."""
     until = policy.until
     # Where a deadline is all that is asked for, and nothing is set further out, the surroundings are made
@@ -148,7 +148,8 @@ def _wrap_known(policy: Policy, function: Function, name: str) -> Function:
     seconds = policy.deadline if policy.idempotency_key is False else None
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if seconds is not None and current.get() is None and not fakes:
+        outer = current.get()
+        if seconds is not None and outer is None and not fakes:
             clock = policy.clock or time.monotonic
             started = clock()
             first: Surroundings = policy, clock, started, started + seconds, 1, 1, None, None, None
@@ -156,12 +157,16 @@ def _wrap_known(policy: Policy, function: Function, name: str) -> Function:
             first = first_attempt(policy, name, args, kwargs)
             if not first[NUMBER]:
                 return start(policy, name, first, function, args, kwargs)
-        token = current.set(first)
+        token = None
         try:
             try:
+                token = current.set(first)
                 result = function(*args, **kwargs)
             finally:
-                current.reset(token)
+                if token is None:  # an interrupt came with it
+                    current.set(outer)
+                else:
+                    current.reset(token)
         except Exception as error:
             call = Call(policy, name, (args, kwargs), first)
             if not failed(call, error):

@@ -55,8 +55,9 @@ def says_nothing(error: object) -> bool:
     >>> says_nothing(FileNotFoundError(2, "no such file")), says_nothing(TimeoutError())
     (True, False)
     """
-    # Too slow is a failure, although our own errors are permanent to the classifier.
-    return not isinstance(error, DeadlineExceeded) and verdict(error).cause in _SAYS_NOTHING
+    # Too slow is a failure, although our own errors are permanent to the classifier. By its class, since
+    # isinstance would ask the error for attributes, which may raise.
+    return not issubclass(type(error), DeadlineExceeded) and verdict(error).cause in _SAYS_NOTHING
 
 
 def _ignored(name: str, value: Any) -> Any:
@@ -164,9 +165,7 @@ class CircuitBreaker(Breaker):
         listeners: Iterable[Listener] = (),
         clock: Callable[[], float] | None = None,
     ) -> None:
-        super().__init__(
-            check.optional(check.text)("name", name), check.optional(check.sync_function)("clock", clock)
-        )
+        super().__init__(name, check.optional(check.sync_function)("clock", clock))
         self.listeners: tuple[Listener, ...] = check.listeners("listeners", listeners)
         self._ignore: Any = check.optional(_ignored)("ignore", ignore)
         self._circuit = Circuit(

@@ -138,11 +138,25 @@ class Bulkhead(Gate):
         holder: Turn | None = None
         try:
             holder = Turn(granted=True)
-            self._pass_on(holder)
+            self._give_back(holder)
         except BaseException:
             # Perhaps an interrupt that came before the place was given back. If not, this does nothing.
-            self._pass_on(holder or Turn(granted=True))
+            self._give_back(holder or Turn(granted=True))
             raise
+
+    def _claim(self) -> Turn:
+        """One who has a place, or is about to."""
+        return Turn(granted=True)
+
+    def _give_back(self, holder: Turn) -> None:
+        """Gives the holder's place back; once, however often it is called."""
+        with self._lock:
+            # Where nobody waits it is done here, not deeper: a call whose stack is nearly full must be able
+            # to give back what it could take.
+            if holder.granted and self._under_way and not self._line:
+                holder.granted, self._under_way = False, self._under_way - 1
+        if holder.granted:
+            self._pass_on(holder)
 
     def _take(self) -> bool:
         """Takes a place if one is free. None is, while others wait, so nobody is overtaken."""
@@ -241,6 +255,9 @@ class Bulkhead(Gate):
     async def _aenter(self) -> None:
         if not await self.acquire_async():
             raise self.refusal()
+
+    async def _aleave(self, ticket: object, error: BaseException | None) -> None:
+        self.release()
 
     # Places are all alike: without a ticket to keep, no interrupt can come between taking and keeping it.
 

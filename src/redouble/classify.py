@@ -120,7 +120,7 @@ class Classifier(Record):
         False
         """
         plain = None if self.transient or self.permanent or self.unprocessed else _plain(failure)
-        if plain is not None and plain in _judged:
+        if plain in _judged:
             return _judged[plain]
         found = self._examined(failure, None)
         if found.retry_after is not None and not found.retryable and real(failure, BaseException):
@@ -195,11 +195,11 @@ def _overruled(found: Verdict, retryable: bool, cause: Cause, reason: str, safe:
 
 def _statuses(statuses: Iterable[int]) -> frozenset[int]:
     try:
-        known = {given: whole(given) for given in statuses}
+        known = {given: status_code(whole(given)) for given in statuses}
     except TypeError:
         raise TypeError(f"statuses takes several HTTP statuses, got {statuses!r}") from None
     for given, status in known.items():
-        if status is None or status_code(status) is None:
+        if status is None:
             raise ValueError(f"statuses must be HTTP statuses (100 to 599), got {given!r}")
     found = frozenset([status for status in known.values() if status is not None])
     # The default ones by identity: what a bare status means to them is remembered.
@@ -311,7 +311,7 @@ def retry_after(source: object, /, *, now: float | None = None) -> float | None:
         headers = probe(source, "headers")
     if headers is None and looks_like_headers(source):
         headers = source
-    return None if headers is None else headers_hint(headers, status=status, now=now)
+    return headers_hint(headers, status=status, now=now)
 
 
 def repeatable(failure: object, /) -> bool | None:

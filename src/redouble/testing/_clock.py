@@ -56,10 +56,12 @@ class Waits(list[float]):
         return time.monotonic() + self._skipped
 
     def sleep(self, seconds: float) -> None:
+        """Skips a wait, and writes it down."""
         self.advance(seconds)
         self.append(seconds)
 
     def advance(self, seconds: float) -> None:
+        """Lets time pass without a wait: what an attempt costs."""
         seconds = number("seconds", seconds)
         with _moving:
             self._skipped += seconds

@@ -1,0 +1,139 @@
+"""Which tests a mutant must face, and in which order."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mutation.measure import Coverage
+    from mutation.mutants import Mutant
+
+SLOW = 1.0
+"""Seconds from which on a test comes last."""
+LATE = ("test_memory.py",)
+"""Collecting garbage for every test takes long in a process that has imported all of them."""
+
+
+class Plan:
+    """Chooses tests for mutants."""
+
+    def __init__(
+        self, coverage: Coverage, uses: Uses, *, at_most: float = 10.0, most_cold: int = 400
+    ) -> None:
+        self._coverage = coverage
+        self._uses = uses
+        self._at_most = at_most
+        self._most_cold = most_cold
+
+    def is_cold(self, mutant: Mutant) -> bool:
+        """Whether importing the package runs it, so that only a fresh import shows it."""
+        return not mutant.inside or self._coverage.imported(mutant.module, mutant.span)
+
+    def is_doubtful(self, mutant: Mutant) -> bool:
+        """Whether collecting the tests runs it, so that its survival in a warm trial proves nothing."""
+        return self._coverage.collected(mutant.module, mutant.span)
+
+    def tests(self, mutant: Mutant) -> set[str]:
+        """All tests that might notice it."""
+        found = self._coverage.tests(mutant.module, mutant.span)
+        if not self.is_cold(mutant):
+            return found
+        for module, span in self._uses.of(mutant.module, mutant.target):
+            found |= self._coverage.tests(module, span)
+        return found or self._coverage.tests(mutant.module)
+
+    def warm(self, mutant: Mutant) -> list[str]:
+        """The tests for a warm trial: those of the module first, then the fast ones; none that take long."""
+        return self._within(self._sorted(mutant))
+
+    def cold(self, mutant: Mutant) -> list[str]:
+        """The tests for a cold trial, file after file: collecting a file takes longer than running a test."""
+        tests = self._within(self._sorted(mutant))
+        files: dict[str, list[str]] = {}
+        for test in tests:
+            files.setdefault(test.partition("::")[0], []).append(test)
+        ranked = sorted(files.values(), key=lambda each: (not _own(mutant, each[0]), -len(each)))
+        return [test for each in ranked for test in each][: self._most_cold]
+
+    def _sorted(self, mutant: Mutant) -> list[str]:
+        """The module's own tests first, then one case of every test, then another case of each."""
+        seconds = self._coverage.seconds
+        cases: dict[str, int] = {}
+        keys = {}
+        for test in sorted(self.tests(mutant) & seconds.keys(), key=lambda test: (seconds[test], test)):
+            function = test.partition("[")[0]
+            cases[function] = case = cases.get(function, 0) + 1
+            late = seconds[test] > SLOW or any(name in test for name in LATE)
+            keys[test] = late, not _own(mutant, test), min(case, 5)
+        return sorted(keys, key=keys.__getitem__)
+
+    def _within(self, tests: list[str]) -> list[str]:
+        total, chosen = 0.0, []
+        for test in tests:
+            total += self._coverage.seconds[test]
+            if chosen and total > self._at_most:
+                break
+            chosen.append(test)
+        return chosen
+
+
+def _own(mutant: Mutant, test: str) -> bool:
+    """Whether a test is in the file that is named after the module."""
+    return test.partition("::")[0].endswith(f"test_{mutant.module.strip('_')}.py")
+
+
+class Uses:
+    """Who uses a name that is defined outside of functions: functions, by way of other such names, too."""
+
+    def __init__(self, package: Path) -> None:
+        self._functions: dict[str, list[tuple[str, tuple[int, int]]]] = {}
+        self._definitions: dict[str, set[str]] = {}
+        self._modules: dict[str, set[str]] = {}
+        for path in sorted(package.glob("*.py")):
+            self._read(path.stem, ast.parse(path.read_bytes()))
+
+    def of(self, module: str, name: str) -> list[tuple[str, tuple[int, int]]]:
+        """The modules and lines of all functions that use a name of a module, near ones first."""
+        found, seen, waiting = [], {name}, [name]
+        while waiting:
+            each = waiting.pop(0)
+            users = self._functions.get(each, [])
+            found += [user for user in users if user[0] == module or user[0] in self._modules.get(each, ())]
+            waiting += sorted(self._definitions.get(each, set()) - seen)
+            seen.update(waiting)
+        return found
+
+    def _read(self, module: str, tree: ast.Module) -> None:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    self._modules.setdefault(alias.name, set()).add(module)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for name in _names(node):
+                    span = (node.body[0].lineno, node.end_lineno or node.lineno)
+                    self._functions.setdefault(name, []).append((module, span))
+        self._read_definitions(tree.body)
+
+    def _read_definitions(self, statements: list[ast.stmt]) -> None:
+        for node in statements:
+            if isinstance(node, ast.ClassDef):
+                self._read_definitions(node.body)
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    for name in _names(node) - {target.id}:
+                        self._definitions.setdefault(name, set()).add(target.id)
+
+
+def _names(node: ast.AST) -> set[str]:
+    """The names and attributes that are used in a piece of source."""
+    found = set()
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            found.add(each.id)
+        elif isinstance(each, ast.Attribute):
+            found.add(each.attr)
+    return found

@@ -1,0 +1,88 @@
+"""What docs/SECURITY.md promises, as far as no other test is about it."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+import package_source as source
+from redouble import retry
+from redouble.deadletter import DeadLetters
+from redouble.testing import no_waits
+
+# What can run or load what somebody else has written, or reach another machine, and where it is used.
+POWERFUL = {
+    "ctypes": set(),
+    "marshal": set(),
+    "multiprocessing": set(),
+    "shelve": set(),
+    "xml": set(),
+    "ssl": set(),
+    # To see whether an error survives pickling, on what was pickled a moment ago.
+    "pickle": {"redouble.errors"},
+    # `redouble run`
+    "subprocess": {"redouble._child"},
+    # The name of this machine, for the owner of a lease.
+    "socket": {"redouble._replay_run"},
+    # The demo, with a server of its own.
+    "http": {"redouble._demo"},
+    "urllib": {"redouble._demo"},
+    # `redouble deadletters replay --handler`
+    "pkgutil": {"redouble._letters_replaying"},
+}
+
+
+def imported(module: str) -> set[str]:
+    """What a module imports at any time, by the name of the package that it belongs to."""
+    return set(re.findall(r"^\s*(?:from|import) (\w+)", source.text(module), flags=re.MULTILINE))
+
+
+def test_what_can_run_or_load_code_is_used_only_where_that_is_meant():
+    users: dict[str, set[str]] = {name: set() for name in POWERFUL}
+    for module in source.all_modules():
+        for name in imported(module) & set(POWERFUL):
+            users[name].add(module)
+    assert users == POWERFUL
+
+
+def test_no_program_is_started_through_a_shell():
+    text = "\n".join(source.text(module) for module in source.all_modules())
+    assert "shell=" not in text
+    assert "os.system" not in text
+    assert "os.popen" not in text
+
+
+def test_arguments_are_in_no_note_and_no_log_record(caplog):
+    @retry(attempts=2)
+    def fetch(account, password):
+        raise TimeoutError("slow")
+
+    with no_waits(), pytest.raises(TimeoutError) as caught:
+        fetch("ada", password="hunter2")
+    told = [*caught.value.__notes__, *(str(vars(record)) for record in caplog.records)]
+    assert len(told) == 3
+    assert [text for text in told if "ada" in text or "hunter2" in text] == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no modes here")
+def test_the_files_beside_a_file_of_dead_letters_are_their_owners_alone_too(tmp_path):
+    with DeadLetters(tmp_path / "letters.db") as letters:
+        before = os.umask(0)
+        try:
+            letters.put(payload=1)
+        finally:
+            os.umask(before)
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"letters.db": 0o600, "letters.db-shm": 0o600, "letters.db-wal": 0o600}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no modes here")
+def test_a_file_that_is_there_already_keeps_its_permissions(tmp_path):
+    path = tmp_path / "letters.db"
+    path.touch()
+    path.chmod(0o640)
+    with DeadLetters(path) as letters:
+        letters.put(payload=1)
+    assert path.stat().st_mode & 0o777 == 0o640
