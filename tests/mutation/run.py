@@ -1,6 +1,6 @@
 """Changes the code in small ways, one at a time, and tells which changes no test notices.
 
-    python tests/mutation/run.py                     all modules on the way to a decision
+    python tests/mutation/run.py                     the modules that decide, guard and drive
     python tests/mutation/run.py _decide budget      these modules
     python tests/mutation/run.py --changed-since origin/main
     python tests/mutation/run.py --list _decide      the names of the mutants
@@ -36,35 +36,20 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 DEFAULT = [
     "backoff",
+    "classify",
+    "_hints",
     "_decide",
     "budget",
     "breaker",
     "_circuit",
     "_tripping",
     "_window",
-    "_guard",
-    "_call",
     "_sync",
     "_sync_first",
     "_async",
     "_async_first",
-    "classify",
-    "_inquiry",
-    "_questions",
-    "_exchange",
-    "_headers",
-    "_hints",
-    "_shapes",
-    "_kinds",
-    "_codes",
-    "_database_codes",
-    "_grpc",
-    "_explain",
-    "_catalogue",
-    "_classes",
-    "_codebook",
 ]
-"""Everything on the way to a decision."""
+"""Those whose mutants must all be killed or accepted; any other module can be named."""
 SAMPLE = 200
 """How many mutants are tried where changes cannot be told."""
 
