@@ -412,6 +412,11 @@ def by_known_call(policy):
     return policy.replace(breaker=None, budget=None, throttle=None, bulkhead=None)(third_time())()
 
 
+def by_deadline(policy):
+    """Under a policy that asks for a deadline and nothing else, which has a way of its own."""
+    return Policy(deadline=policy.deadline, clock=policy.clock, sleep=policy.sleep)(third_time())()
+
+
 def by_async_call(policy):
     fetch = third_time()
 
@@ -458,7 +463,7 @@ def by_probe(policy):
     return policy(lambda: "page")()
 
 
-WAYS = [by_call, by_async_call, by_block, by_async_block, by_scope, by_probe]
+WAYS = [by_call, by_deadline, by_async_call, by_block, by_async_block, by_scope, by_probe]
 
 
 def interrupted(way, interrupting):
@@ -485,6 +490,7 @@ def interrupted(way, interrupting):
     [
         (by_call, ("c_return", "within", "ContextVar.set")),
         (by_known_call, ("c_return", "_wrap_known.<locals>.wrapper", "ContextVar.set")),
+        (by_deadline, ("c_return", "_wrap_known.<locals>.wrapper", "ContextVar.set")),
         (by_async_call, ("c_return", "within", "ContextVar.set")),
         (by_scope, ("c_return", "Scope.__call__", "ContextVar.set")),
         (by_block, ("c_return", "BlockAttempt.__enter__", "ContextVar.set")),
@@ -505,6 +511,16 @@ def test_an_interrupt_before_a_place_is_given_back_does_not_keep_it(way, where):
     interrupting = Interrupting(kind=("call", where, None))
     assert interrupted(way, interrupting) == ("interrupted", [])
     assert interrupting.raised
+
+
+def test_a_place_is_given_back_once_however_often_that_is_tried():
+    bulkhead = Bulkhead(2)
+    assert bulkhead.acquire()
+    assert bulkhead.acquire()
+    claim = bulkhead._claim()
+    for give_back in (bulkhead._give_back, bulkhead._give_back, bulkhead._pass_on):
+        give_back(claim)
+        assert bulkhead.snapshot() == (1, 0)
 
 
 def test_an_interrupt_when_an_async_loop_is_made_leaves_nothing_to_complain_about(recwarn):

@@ -50,6 +50,7 @@ def test_a_call_in_backoff_takes_at_most_half_of_what_tenacity_takes(how):
     assert own <= other / 2
 
 
+@pytest.mark.slow
 @traced
 def test_the_measure_sees_what_a_waiting_call_holds():
     async def waits():
@@ -64,6 +65,7 @@ def test_the_measure_sees_what_a_waiting_call_holds():
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @traced
 @pytest.mark.parametrize("full", [False, True], ids=["default policy", "every field"])
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
@@ -74,6 +76,7 @@ def test_a_long_call_grows_by_nothing_and_its_error_is_chained_to_nothing(asynch
     assert found.grown < 4_000  # far below the goal: short calls show little of what long ones do
 
 
+@pytest.mark.slow
 def test_threads_that_share_a_policy_for_long_lose_no_call_no_attempt_and_no_permit():
     crowd, _, found = soak.crowded(THREADS, SECONDS, parts=10 if LONG else 3)
     assert found == []

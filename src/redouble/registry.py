@@ -24,7 +24,7 @@ __all__ = [
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
     from typing import Any, Generic, TypeVar
 
     K = TypeVar("K", bound=Hashable)
@@ -158,8 +158,15 @@ class Registry(Guard, _Typed[K, G]):
 
     def _forget_one(self) -> bool:
         """Makes room. False if those used longest ago are all busy."""
+        line = self._by_age()
+        try:
+            return self._forget_one_of(line)
+        finally:
+            line.close()  # at once, on PyPy too: what is left of it is where the next one goes on
+
+    def _forget_one_of(self, line: Iterable[_Entry[K, G]]) -> bool:
         busy: set[_Entry[K, G]] = set()
-        for entry in self._by_age():
+        for entry in line:
             used = entry.used
             # Asked without the lock: a guard has one of its own.
             if not self._at_rest(entry.guard):
@@ -171,7 +178,7 @@ class Registry(Guard, _Typed[K, G]):
         # If that was not all, others have made room meanwhile, or one was used in the last moment.
         return len(busy) < min(LOOKS, self.limit)
 
-    def _by_age(self) -> Iterator[_Entry[K, G]]:
+    def _by_age(self) -> Generator[_Entry[K, G], None, None]:
         """Those used longest ago first: what is left of the last look around, then all."""
         for used, entry in _emptied(self._oldest):
             if entry.used == used:  # else it is younger than those after it
