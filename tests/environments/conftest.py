@@ -1,0 +1,3 @@
+"""Tests of environments need what only those have: they are run by name, by .ci/environments."""
+
+collect_ignore_glob = ["*"]
