@@ -536,6 +536,7 @@ def test_an_interrupt_when_an_async_loop_is_made_leaves_nothing_to_complain_abou
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.gettrace() is not None, reason="slow while coverage is measured")
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_an_interrupt_at_any_moment_leaves_nothing_behind(way):
     assert interrupted(way, Interrupting()) == ("page", [])

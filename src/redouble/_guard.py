@@ -33,7 +33,8 @@ class InterruptSafeLock(_thread.RLock):  # type: ignore[misc]  # pyright: ignore
     """A lock that no interrupt leaves held, for a Python whose ``with`` does.
 
     Python 3.14 looks for signals after it has called ``__enter__`` and before it is in the block: what a
-    handler raises there comes out of a ``with`` that never lets go. Unpacking calls without that look.
+    handler raises there comes out of a ``with`` that never lets go. 3.15 does not, but lets a profiler in
+    there. Unpacking calls without either.
     """
 
     __slots__ = ()
@@ -45,7 +46,7 @@ class InterruptSafeLock(_thread.RLock):  # type: ignore[misc]  # pyright: ignore
 
 # Reentrant: a signal handler, or a finalizer that the collector runs in the middle of a section, may come
 # back here in the same thread.
-Lock = InterruptSafeLock if sys.version_info[:2] == (3, 14) else _thread.RLock
+Lock = InterruptSafeLock if sys.version_info >= (3, 14) else _thread.RLock
 
 
 class Guard:

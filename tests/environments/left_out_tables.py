@@ -30,6 +30,10 @@ _WITHOUT_DOCSTRINGS = dict.fromkeys(
 
 _DEVELOPMENT = {"test_soak.py": "what is measured there is memory, of which development mode takes more"}
 
+_NEWER = {
+    "test_soak.py::test_a_call_in_backoff_takes_no_more_than_a_task_and_its_frames": "the limit is that of 3.11 to 3.13",
+}
+
 _REFERENCES = "objects die when the collector finds them, not with their last reference"
 _PYPY = {
     "test_memory.py": "there is no tracemalloc",
@@ -53,6 +57,10 @@ _WEBASSEMBLY = {
     "test_registry.py::test_a_guard_is_asked_whether_it_is_at_rest_without_a_lock": _THREADS,
 }
 
+_FREE_THREADED = {
+    "test_hedging.py::test_a_hedged_function_works_in_atexit_and_while_modules_are_torn_down": "modules are torn down before what the program has left",
+}
+
 _GEVENT = {
     "test_decorate.py::test_no_sync_wait_in_a_running_loop_means_no_warning": "threads are greenlets of one thread, in which a loop runs",
 }
@@ -62,9 +70,12 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     "O": _WITHOUT_ASSERTS,
     "OO": {**_WITHOUT_ASSERTS, **_WITHOUT_DOCSTRINGS},
     "development": _DEVELOPMENT,
+    "newer": _NEWER,
     "gevent": _GEVENT,
-    "uvloop": {},
-    "free-threaded": {},
+    "uvloop": {
+        "test_network_guard.py::test_an_event_loop_is_bound_by_it_too": "uvloop looks up names by itself"
+    },
+    "free-threaded": _FREE_THREADED,
     "pypy": _PYPY,
     "webassembly": _WEBASSEMBLY,
 }
