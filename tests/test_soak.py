@@ -36,7 +36,7 @@ def test_a_call_in_backoff_takes_no_more_than_a_task_and_its_frames():
     bare, own = (soak.measure_apart(name, CALLS, "traced") for name in (soak.BARE, soak.REDOUBLE))
     # Three coroutines, one failure as text, and the account of the call: 1,480 bytes on 3.11 to 3.13.
     assert 0 < own - bare < 1_700
-    assert own < 2.2 * bare
+    assert own < 2.4 * bare
 
 
 @pytest.mark.slow
