@@ -1129,7 +1129,7 @@ def no_thread_is_left():
     yield
     for thread in set(threading.enumerate()) - before:
         thread.join(5)
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before  # of those before, some may have ended, too
 
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")

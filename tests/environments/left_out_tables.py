@@ -47,6 +47,11 @@ _PYPY = {
     "test_drivers.py::test_an_exception_whose_attributes_raise_may_come_again_and_again": "PyPy itself asks an error for its traceback",
     "test_hints.py::test_a_header_of_64_kib_costs_less_than_a_millisecond": "the time is that of code that is not yet compiled",
     "test_policy.py::test_a_policy_is_the_same_after_pickling[0-nothing]": "PyPy cannot read a float that it wrote by protocol 0",
+    "test_hedging.py::test_what_a_late_loser_held_dies_by_reference_count_when_it_ends": _REFERENCES,
+    "test_hedging.py::test_on_trio_arguments_and_exceptions_die_by_reference_count": _REFERENCES,
+    "test_hedging.py::test_a_hedged_function_works_in_atexit_and_while_modules_are_torn_down": _REFERENCES,
+    "test_registry.py::test_no_two_guards_of_a_key_are_in_use_at_once": "whoever marks a guard as used may be overtaken, which is frequent here",
+    "test_bulkhead.py::test_a_task_that_is_interrupted_at_any_point_keeps_no_place": "a profiler sees other points of asyncio",
     "test_budget.py::test_threads_that_die_in_the_middle_leave_a_ratio_in_order": "a thread cannot be ended from outside",
 }
 
