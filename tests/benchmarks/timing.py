@@ -1,6 +1,6 @@
 """How long one call takes, as well as a noisy machine can tell.
 
-Three decisions:
+Four decisions:
 
 *The smallest time counts.* The interpreter does the same work in every round; whatever else happens on the
 machine (other processes, interrupts, a slower clock) can only add to it. So the error has one sign, the
@@ -13,6 +13,9 @@ is shared by all of them, and a ratio never compares the machine at noon with th
 
 *Every case has a loop of its own.* CPython specialises bytecode where it stands; one shared loop would
 be trained by one case and slow for the next.
+
+*And a context of its own.* A library that leaves a context variable set makes setting another one slower for
+whoever comes after it in the same context: by a tenth, or by a third where the hashes of the two collide.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import Context
 from functools import partial
 from itertools import repeat
 from tempfile import TemporaryDirectory
@@ -81,13 +85,13 @@ def _own_copy(function: Callable[..., Any]) -> FunctionType:
 
 
 def sync_sampler(call: Callable[[int], Any]) -> Sampler:
-    return partial(_own_copy(_ten_calls), call)
+    return partial(Context().run, _own_copy(_ten_calls), call)
 
 
 def async_sampler(call: Callable[[int], Any], runner: asyncio.Runner) -> Sampler:
     """The clock runs inside one coroutine that never suspends: a loop is there, its cost is not counted."""
-    awaits = _own_copy(_ten_awaits)
-    return lambda turns: runner.run(awaits(call, turns))
+    awaits, context = _own_copy(_ten_awaits), Context()
+    return lambda turns: runner.run(awaits(call, turns), context=context)
 
 
 def turns_for(sampler: Sampler) -> int:
