@@ -5,7 +5,8 @@
 python=$(realpath -s "$(command -v "$python")")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-export PYTHONDONTWRITEBYTECODE=1 HYPOTHESIS_STORAGE_DIRECTORY="$work/hypothesis"
+unset PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX="$work/byte-code" HYPOTHESIS_STORAGE_DIRECTORY="$work/hypothesis"
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_QUIET=1 PIP_ROOT_USER_ACTION=ignore
 # The plugins of the environments; whoever adds to this puts a colon in front.
 plugins=$PWD/tests/environments

@@ -7,6 +7,8 @@ import contextlib
 import gc
 import os
 import signal
+import sys
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,11 +31,41 @@ settings.load_profile("redouble")
 network_guard.install()
 
 
+@contextlib.contextmanager
+def byte_code_out_of_the_tree() -> Iterator[None]:
+    """Where no byte code may be written beside the sources, programs that tests start share it elsewhere."""
+    if not sys.dont_write_bytecode or sys.pycache_prefix is not None:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        before = os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = folder
+        yield
+        del os.environ["PYTHONPYCACHEPREFIX"]
+        if before is not None:
+            os.environ["PYTHONDONTWRITEBYTECODE"] = before
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    keeping = contextlib.ExitStack()
+    keeping.enter_context(byte_code_out_of_the_tree())
+    config.add_cleanup(keeping.close)
+
+
 def pytest_collection_finish() -> None:
     """The tests themselves are no garbage: collections in tests need not look at them, and are fast."""
     gc.collect()
-    if hasattr(gc, "freeze"):  # PyPy has none
-        gc.freeze()
+    freeze()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Nor are the reports of the tests that have been, file by file."""
+    if nextitem is not None and nextitem.path != item.path:
+        freeze()
+
+
+# PyPy has nothing of the kind.
+freeze: Callable[[], None] = getattr(gc, "freeze", lambda: None)
 
 
 @pytest.fixture
@@ -138,11 +170,8 @@ def loop_time() -> float:
     return asyncio.get_running_loop().time()
 
 
-@pytest.fixture(autouse=True)
-def nothing_told() -> Iterator[None]:
+def pytest_runtest_setup() -> None:
     """What is said once in a process is said once in a test."""
-    _trouble._told.clear()
-    yield
     _trouble._told.clear()
 
 

@@ -174,6 +174,7 @@ def check_invariants(breaker):
     assert 0 <= failures <= calls
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("frequent_switches")
 @pytest.mark.parametrize("fields", EVERY_WAY)
 def test_64_threads_with_random_outcomes_leave_a_sound_breaker(fields):
@@ -278,6 +279,7 @@ def test_of_many_failures_at_one_instant_one_opens_the_circuit():
     assert breaker.refusal().last_failure == event.error_message
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("frequent_switches")
 @pytest.mark.parametrize("fields", EVERY_WAY)
 def test_a_reader_never_sees_half_of_a_change(fields):

@@ -926,6 +926,7 @@ def test_threads_lose_no_token_between_them():
     assert purse.tokens == THREADS * 50
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("frequent_switches")
 def test_whoever_looks_sees_bounds_that_hold_while_others_write():
     purse, stop, seen = TokenBudget(capacity=40), threading.Event(), []
@@ -970,6 +971,7 @@ def test_a_tally_counts_every_step_of_every_thread():
     assert tally.read() == THREADS * 200
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("frequent_switches")
 def test_threads_count_calls_exactly_while_slots_turn_under_them():
     ticks = itertools.count()
@@ -1112,6 +1114,7 @@ def test_a_thousand_threads_that_die_in_the_middle_leave_a_purse_in_order():
     assert purse.tokens == 20.0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("frequent_switches")
 def test_threads_that_die_in_the_middle_leave_a_ratio_in_order():
     ticks, rng = itertools.count(), random.Random(2)

@@ -507,6 +507,7 @@ def abandoned(bulkhead, count):
     return tasks
 
 
+@pytest.mark.slow
 def test_a_place_is_not_left_with_a_task_whose_loop_is_closed():
     count = 3000  # more than Python would recurse
     bulkhead, results = taken(queue=count + 1), []
@@ -697,6 +698,7 @@ def test_a_release_that_is_interrupted_wakes_the_one_it_was_for():
     interrupted_everywhere(body)
 
 
+@pytest.mark.slow
 def test_a_signal_handler_may_give_a_place_back_in_the_middle_of_an_acquire():
     number, waited = 0, 0
     while True:
@@ -734,6 +736,7 @@ class Meter:
             self.inside -= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queue", [0, 3, 64])
 def test_64_threads_are_never_more_inside_than_the_limit_says(frequent_switches, queue):
     bulkhead, meter, refused = Bulkhead(3, queue), Meter(), []
@@ -754,6 +757,7 @@ def test_64_threads_are_never_more_inside_than_the_limit_says(frequent_switches,
     assert_sound(bulkhead)
 
 
+@pytest.mark.slow
 def test_a_reader_never_sees_a_torn_pair(frequent_switches):
     bulkhead, stop, torn = Bulkhead(2, 3), threading.Event(), []
 
@@ -774,6 +778,7 @@ def test_a_reader_never_sees_a_torn_pair(frequent_switches):
     assert_sound(bulkhead)
 
 
+@pytest.mark.slow
 def test_threads_and_tasks_of_several_loops_share_one_bulkhead(frequent_switches):
     bulkhead, meter = Bulkhead(3, queue=100), Meter()
 
@@ -932,7 +937,7 @@ def test_trio_asyncio_and_threads_share_one_bulkhead():
 def run(code):
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(code)],
-        env={**os.environ, "PYTHONPATH": ROOT, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": ROOT},
         capture_output=True,
         text=True,
         timeout=25,
@@ -1009,6 +1014,7 @@ def test_threads_that_are_killed_anywhere_lose_no_place_and_double_none():
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
+@pytest.mark.slow
 @needs_fork
 def test_a_forked_child_works_whoever_held_the_lock_and_the_places():
     code = """
@@ -1041,6 +1047,7 @@ def test_a_forked_child_works_whoever_held_the_lock_and_the_places():
     assert " ".join(run(code)) == "(0, 0) True True False (2, 1)"
 
 
+@pytest.mark.slow
 @needs_fork
 def test_what_the_forking_thread_held_is_given_back_in_the_child_without_an_error():
     code = """

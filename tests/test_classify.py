@@ -586,6 +586,7 @@ def test_a_group_reports_the_status_its_leaves_agree_on():
     assert verdict(ExceptionGroup("g", [answered(503), answered(503)])).status == 503
 
 
+@pytest.mark.slow
 def test_a_group_of_thousands_of_errors_nested_thousands_deep_is_judged():
     group = ExceptionGroup("wide", [caused(RuntimeError(), TimeoutError()) for _ in range(3000)])
     for _ in range(3000):

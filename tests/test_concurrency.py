@@ -75,6 +75,7 @@ FIELDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", FIELDS, ids=["bare", "deadline", "context"])
 def test_64_threads_share_one_decorated_function(fields):
     calls, told = Tally(), Tally()
@@ -111,6 +112,7 @@ def test_64_threads_share_one_decorated_function(fields):
     }
 
 
+@pytest.mark.slow
 def test_notes_of_threads_that_fail_at_once_tell_each_their_own_story():
     @retry(attempts=3, sleep=no_wait)
     def fetch(number):
@@ -205,6 +207,7 @@ def test_50_interleaved_decorrelated_calls_wait_like_50_separate_ones():
     )
 
 
+@pytest.mark.slow
 def test_threads_share_one_retrying_object_in_a_for_and_in_a_with_at_once():
     calls = Tally()
     shared = retrying(attempts=3, deadline=600.0, sleep=no_wait)
@@ -369,6 +372,7 @@ def test_nothing_is_left_in_the_context_after_a_call_whatever_its_end(flavour, o
     assert after == before
 
 
+@pytest.mark.slow
 def test_numbers_of_attempts_are_right_in_64_threads_at_once():
     @retry(attempts=4, sleep=no_wait, deadline=600.0)
     def fetch(seen):
@@ -380,6 +384,7 @@ def test_numbers_of_attempts_are_right_in_64_threads_at_once():
     assert in_threads(lambda _: fetch([])) == [[1, 2, 3, 4]] * THREADS
 
 
+@pytest.mark.slow
 def test_an_idempotency_key_is_one_for_each_call_and_never_shared_by_two():
     @retry(attempts=3, sleep=no_wait, idempotency_key=True)
     def fetch(keys):
@@ -393,6 +398,7 @@ def test_an_idempotency_key_is_one_for_each_call_and_never_shared_by_two():
     assert len({keys[0] for keys in results}) == THREADS
 
 
+@pytest.mark.slow
 def test_threads_that_ask_for_the_key_of_one_call_at_once_get_the_same():
     made = Tally()
 
@@ -436,6 +442,7 @@ def chain(error):
     return found
 
 
+@pytest.mark.slow
 def test_an_interrupt_during_the_wait_ends_the_call_at_once_and_is_not_blamed_on_the_failure():
     calls = []
 
@@ -454,6 +461,7 @@ def test_an_interrupt_during_the_wait_ends_the_call_at_once_and_is_not_blamed_on
     assert current_attempt() is None
 
 
+@pytest.mark.slow
 def test_an_interrupt_during_the_wait_of_a_block_ends_it_at_once():
     runs = []
     with interrupt_after(0.1), pytest.raises(KeyboardInterrupt) as caught:
@@ -484,6 +492,7 @@ def test_an_interrupt_during_a_later_wait_is_not_blamed_on_a_failure_either():
     assert chain(caught.value) == [caught.value]
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_an_event_loop_runs_ends_the_call():
     calls = []
 
@@ -518,6 +527,7 @@ def test_a_cancellation_during_the_wait_is_not_blamed_on_the_failure():
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_signal_that_is_handled_does_not_cut_the_wait_short():
     strikes = []
     calls = []

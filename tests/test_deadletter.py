@@ -919,6 +919,7 @@ def test_async_handlers_are_refused_by_the_sync_replay_and_nothing_is_lost(lette
 # Async
 
 
+@pytest.mark.slow
 def test_a_put_from_an_event_loop_does_not_block_it(tmp_path, events):
     class Slow(SqliteStore):
         def add(self, letter, **fields):

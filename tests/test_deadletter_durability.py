@@ -31,7 +31,7 @@ def start(code, *args):
     """A program in a process of its own, with this redouble."""
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *map(str, args)],
-        env={**os.environ, "PYTHONPATH": ROOT, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": ROOT},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -192,6 +192,7 @@ DIE_IN_HANDLER = """
 """
 
 
+@pytest.mark.slow
 def test_a_replayer_that_is_killed_in_its_handler_leaves_the_letter_to_be_replayed(tmp_path):
     path = tmp_path / "letters.db"
     with DeadLetters(path) as letters:
@@ -225,6 +226,7 @@ INTERRUPTED = """
 """
 
 
+@pytest.mark.slow
 def test_control_c_in_a_handler_gives_the_letter_back_at_once(tmp_path):
     path = tmp_path / "letters.db"
     with DeadLetters(path) as letters:
@@ -302,6 +304,7 @@ FULL = """
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_is_told_and_what_was_put_stays(tmp_path):
     path = tmp_path / "letters.db"
     told, count = run(FULL, path)
@@ -357,7 +360,7 @@ def test_letters_go_to_other_processes_by_fork_and_by_pickle(tmp_path):
     script.write_text(textwrap.dedent(PICKLED))
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script), str(tmp_path / "x.db")],
-        env={**os.environ, "PYTHONPATH": ROOT, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": ROOT},
         capture_output=True,
         text=True,
         timeout=60,

@@ -73,7 +73,7 @@ def started(*arguments, cwd, **streams):
     """The command in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-m", "redouble", "deadletters", *arguments],
-        env={**os.environ, "PYTHONPATH": SOURCE, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": SOURCE},
         cwd=cwd,
         text=True,
         **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams},
@@ -703,6 +703,7 @@ def test_a_file_that_is_not_there_is_status_3_and_is_not_made(command, path, arg
     assert not Path(path).exists()
 
 
+@pytest.mark.slow
 def test_a_file_of_something_else_is_status_3_and_one_line_and_stays_as_it_is(path, tmp_path):
     Path(path).write_text("notes of somebody, long enough not to be mistaken\n" * 100)
     before = Path(path).read_bytes()
@@ -787,6 +788,7 @@ def test_what_could_not_be_written_is_not_tried_again_at_the_end(letters, path, 
 # What is loaded
 
 
+@pytest.mark.slow
 def test_the_demo_loads_nothing_of_this_and_this_loads_only_what_it_needs(letters, path, tmp_path):
     letters.put()
     code = f"""

@@ -19,7 +19,7 @@ from redouble.__main__ import main
 from redouble.backoff import exponential, full_jitter
 
 SOURCE = str(Path(redouble.__file__).parent.parent)
-ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONDONTWRITEBYTECODE": "1", "TERM": "xterm"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCE, "TERM": "xterm"}
 for unwanted in ("NO_COLOR", "PYTHONUNBUFFERED"):
     ENVIRONMENT.pop(unwanted, None)
 PROGRAM = [sys.executable, "-W", "error", "-m", "redouble", "demo"]
@@ -45,10 +45,12 @@ def test_the_demo_shows_the_story_of_each_call(shown):
     assert shown.count("answer: hello") == 4
 
 
+@pytest.mark.slow
 def test_the_demo_fits_80_columns(shown):
     assert max(map(len, shown.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_the_demo_leaves_no_thread_behind(capsys):
     import threading
 

@@ -147,7 +147,16 @@ def pairs(found: list[Block]) -> Iterator[tuple[Block, Block | None]]:
     yield from zip(found, [*found[1:], None], strict=False)
 
 
-@every_page
+# Pages with whole outages in them, which take a second or two.
+OUTAGES = {"docs/explanation/budgets-and-breakers.md", "docs/reference/simulate.md"}
+
+
+def timed(page: Path) -> Any:
+    name = page.relative_to(ROOT).as_posix()
+    return pytest.param(page, id=name, marks=pytest.mark.slow if name in OUTAGES else ())
+
+
+@pytest.mark.parametrize("page", [timed(page) for page in PAGES])
 def test_the_code_on_a_page_runs_and_prints_what_the_page_shows(
     page: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import subprocess
 import sys
@@ -28,7 +29,7 @@ def run(code, *switches, cwd=None, **environment):
     """
     done = subprocess.run(
         [sys.executable, *switches, "-c", textwrap.dedent(code)],
-        env={**os.environ, "PYTHONPATH": ROOT, "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        env={**os.environ, "PYTHONPATH": ROOT, **environment},
         capture_output=True,
         cwd=cwd,
         text=True,
@@ -105,7 +106,7 @@ def test_policies_and_decorated_functions_work_in_forked_and_spawned_processes(t
     script.write_text(PROCESSES)
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)],
-        env={**os.environ, "PYTHONPATH": ROOT, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": ROOT},
         capture_output=True,
         text=True,
         timeout=60,
@@ -141,6 +142,7 @@ def test_a_call_may_be_retried_in_a_child_that_was_forked_during_its_wait():
 # The end of an interpreter
 
 
+@pytest.mark.slow
 def test_a_decorated_function_works_in_atexit():
     code = """
         import atexit
@@ -159,6 +161,7 @@ def test_a_decorated_function_works_in_atexit():
     assert run(code) == "flushed after 3"
 
 
+@pytest.mark.slow
 def test_a_daemon_thread_that_waits_at_shutdown_is_silent():
     code = """
         import threading
@@ -190,6 +193,7 @@ def test_a_daemon_thread_that_waits_at_shutdown_is_silent():
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.slow
 def test_what_comes_out_while_modules_are_torn_down_is_the_result_or_the_error_of_the_function():
     code = """
         from redouble import retry
@@ -271,6 +275,7 @@ UNWANTED = {
 # fmt: on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("switches", [["-I", "-S"], ["-S", "-E"]], ids=" ".join)
 def test_importing_redouble_imports_nothing_that_is_slow(switches):
     code = (
@@ -286,6 +291,7 @@ def test_importing_redouble_imports_nothing_that_is_slow(switches):
     assert {name.partition(".")[0] for name in new} <= {"redouble", *sys.stdlib_module_names}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", ["", "attempts=3, deadline=60.0, timeout=5.0, until=len"])
 def test_decorating_and_calling_a_plain_function_imports_nothing_more(fields):
     code = f"""
@@ -307,6 +313,7 @@ def test_decorating_and_calling_a_plain_function_imports_nothing_more(fields):
     assert run(code, "-I", "-S") == ""
 
 
+@pytest.mark.slow
 def test_retrying_a_plain_function_does_not_import_an_event_loop_or_logging():
     code = f"""
         import sys
@@ -345,6 +352,7 @@ def test_decorating_an_async_function_does_not_import_asyncio():
     assert run(code, "-I", "-S") == "False"
 
 
+@pytest.mark.slow
 def test_importing_redouble_starts_nothing_and_changes_nothing():
     code = """
         import gc, locale, logging, signal, sys, threading, warnings, random, asyncio, atexit, os
@@ -594,6 +602,12 @@ def path_of(module):
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
+@functools.cache
+def tree_of(module):
+    return ast.parse(path_of(module).read_text(encoding="utf-8"))
+
+
+@functools.cache
 def imports(module):
     """(imported name, inside a function?, a module of redouble?) of each import that runs."""
     found = []
@@ -620,7 +634,7 @@ def imports(module):
         for child in ast.iter_child_nodes(node):
             visit(child, inside)
 
-    visit(ast.parse(path_of(module).read_text(encoding="utf-8")), False)
+    visit(tree_of(module), False)
     return found
 
 
@@ -665,13 +679,12 @@ def test_no_module_imports_by_a_name_that_is_made_at_run_time(module):
     # But for the command line, which is told the name of a handler.
     by_name = {"importlib", "pkgutil", "runpy"} - ({"pkgutil"} if module == "_letters_replaying" else set())
     assert by_name.isdisjoint(name for name, _, _ in imports(module))
-    tree = ast.parse(path_of(module).read_text(encoding="utf-8"))
-    called = {
-        node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and hasattr(node.func, "id")
-    }
+    nodes = ast.walk(tree_of(module))
+    called = {node.func.id for node in nodes if isinstance(node, ast.Call) and hasattr(node.func, "id")}
     assert called & {"__import__", "exec", "eval", "compile"} == set()
 
 
+@pytest.mark.slow
 def test_modules_of_others_are_never_imported_even_where_they_are_installed(tmp_path):
     # Traps: each of these is what a call might be tempted to import, and ends the process if it is.
     for name in ("trio", "anyio", "httpx", "requests", "urllib3", "grpc", "botocore", "typing_extensions"):

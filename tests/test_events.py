@@ -679,7 +679,7 @@ def test_without_logging_in_the_process_there_is_no_logger(monkeypatch):
 
 
 def run(code):
-    environ = {"PYTHONPATH": str(Path(redouble.__file__).parent.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    environ = {"PYTHONPATH": str(Path(redouble.__file__).parent.parent)}
     return subprocess.run(
         [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=False
     )
@@ -702,6 +702,7 @@ assert clock.waits == [1.0, 1.0, 2.0, 4.0]
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["", "import logging\n", "import logging; logging.getLogger('app')\n"])
 def test_without_a_log_handler_nothing_is_printed(before):
     done = run(before + CALL)
@@ -713,6 +714,7 @@ def test_without_logging_in_the_process_it_is_not_imported_by_a_retry():
     assert (done.stdout, done.stderr) == ("False\n", "")
 
 
+@pytest.mark.slow
 def test_with_a_log_handler_the_messages_are_printed():
     done = run("import logging; logging.basicConfig(format='%(levelname)s %(message)s %(policy)s')\n" + CALL)
     assert done.stderr.splitlines() == [

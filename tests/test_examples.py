@@ -34,7 +34,7 @@ def test_an_example_runs_by_itself_in_silence_and_makes_its_point(example: Path)
         capture_output=True,
         text=True,
         timeout=10,
-        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": path},
     )
     assert done.stderr == ""
     assert done.returncode == 0

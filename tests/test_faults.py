@@ -294,6 +294,7 @@ INTERRUPTED = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="a signal to a process is a thing of POSIX")
 def test_an_interrupt_of_the_wait_leaves_neither_a_place_nor_a_probe_taken(flavour):
     # The retry that was paid for and never made stays paid for; the rest is as if the call had not been.
@@ -542,6 +543,7 @@ STRESS = """
 """
 
 
+@pytest.mark.slow
 def test_64_threads_lose_nothing_on_whatever_build_of_python_this_is():
     """On a free-threaded build this runs without the lock of the interpreter, which must stay off."""
     import sysconfig
@@ -673,6 +675,7 @@ DIES_AFTER_ITS_COMMIT = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no kill -9 here")
 @pytest.mark.parametrize(("key", "kept"), [("order-7", 1), ("", 2)], ids=["with a key", "without a key"])
 def test_a_writer_killed_before_it_knew_of_its_success_writes_once_where_there_is_a_key(tmp_path, key, kept):
@@ -747,11 +750,13 @@ def nodes():
     return found
 
 
+@pytest.mark.slow
 def test_every_module_keeps_to_the_syntax_of_the_oldest_python():
     assert len(nodes()) > 100
     assert ">=3.11" in (ROOT / "pyproject.toml").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_no_module_asserts_anything_so_that_nothing_is_lost_under_optimization():
     assert [
         f"{name}:{node.lineno}"
@@ -775,6 +780,7 @@ REAL = {
 }
 
 
+@pytest.mark.slow
 def test_monotonic_time_is_read_in_one_place_but_for_short_cuts_that_look_for_fake_time():
     reading = set()
     for name, found in nodes().items():

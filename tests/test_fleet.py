@@ -28,11 +28,13 @@ def fleet(budget, failure_rate, *, attempts=4, clients=20):
     )
 
 
+@pytest.mark.slow
 def test_in_a_policy_only_successes_earn_so_that_a_purse_allows_less_than_the_bucket():
     found = fleet(lambda clock: TokenBudget(**PURSE, refund=0), 0.5, attempts=1000)
     assert 1.05 < found.load < 1.09 < BUCKET[0.5]
 
 
+@pytest.mark.slow
 def test_the_last_cost_given_back_lets_a_purse_pay_for_retries_that_do_some_good():
     good, bad = (fleet(lambda clock: TokenBudget(**PURSE), rate, attempts=1000) for rate in (0.2, 0.75))
     assert good.load > BUCKET[0.2]  # most retries succeed, and are allowed
@@ -73,12 +75,14 @@ def test_when_everything_fails_the_load_is_at_most_the_ratio_and_the_floor_above
         assert found.requests >= found.calls + floor * (SECONDS - window)
 
 
+@pytest.mark.slow
 def test_a_fleet_that_shares_one_ratio_stays_within_it_together():
     found = fleet(shared(floor_per_second=10), 1.0, clients=30)
     assert found.calls > 5_000
     assert found.requests <= 1.1 * found.calls + 10 * (SECONDS + 10)
 
 
+@pytest.mark.slow
 def test_in_an_outage_a_purse_runs_dry_and_fills_again_when_it_is_over():
     clock, purse, requests, down = FakeClock(), TokenBudget(capacity=500), [], [True]
 

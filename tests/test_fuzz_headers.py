@@ -180,6 +180,7 @@ def check_failure(failure: Any) -> Verdict:
 # Mutations of what is valid
 
 
+@pytest.mark.slow
 def test_no_mutation_of_a_value_makes_a_parser_raise_or_answer_anything_but_a_delay() -> None:
     rng = Random(1)
     for _ in range(1_200 * MANY):
@@ -198,6 +199,7 @@ def test_no_mutation_of_a_value_makes_a_parser_raise_or_answer_anything_but_a_de
         assert is_a_delay_or_nothing(pushback(text)), text
 
 
+@pytest.mark.slow
 def test_no_mutation_of_a_header_makes_its_answer_raise_or_give_anything_but_a_delay() -> None:
     rng = Random(2)
     for _ in range(12 * MANY):
@@ -295,6 +297,7 @@ def some_error(rng: Random, depth: int = 0) -> BaseException:
     return error
 
 
+@pytest.mark.slow
 def test_no_mutation_of_an_exception_keeps_a_verdict_from_coming_out() -> None:
     rng, causes = Random(4), set()
     for _ in range(250 * MANY):
@@ -421,6 +424,7 @@ def details(field: bytes) -> bytes:
     return (b"\x1a" + bytes([len(detail)]) + detail) * 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "status",
     [

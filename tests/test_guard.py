@@ -440,6 +440,7 @@ def test_a_gate_without_answers_of_its_own_says_so():
         Gate("empty")._leave(None, None)
 
 
+@pytest.mark.slow
 def test_guards_are_kept_in_mind_only_while_somebody_else_keeps_them():
     guard = TokenBudget(name="kept in mind")
     assert guard in _guards
@@ -662,6 +663,7 @@ print(left_held)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lock", ["Lock", "InterruptSafeLock"])
 def test_no_interrupt_leaves_the_lock_of_a_guard_held(lock):
     root = str(Path(_guard.__file__).parent.parent)

@@ -1233,6 +1233,7 @@ def test_an_interrupt_in_a_thread_passes_out(interrupt):
     assert len(fetch.calls) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers that interrupt")
 def test_an_interrupt_of_the_waiting_caller_comes_out_at_once():
     fetch = Gates(1)
@@ -1372,6 +1373,7 @@ def test_an_attempt_that_ran_in_the_thread_of_the_caller_is_over_before_any_othe
     assert len(tried) == 1
 
 
+@pytest.mark.slow
 def test_where_no_second_thread_can_be_started_the_first_attempt_goes_on(monkeypatch):
     start, started = threading.Thread.start, []
 
@@ -1399,6 +1401,7 @@ def test_while_the_interpreter_goes_down_no_thread_is_started(monkeypatch):
     assert names == [threading.current_thread().name]
 
 
+@pytest.mark.slow
 def test_many_threads_may_share_a_decorated_function():
     budget = TokenBudget(capacity=10_000, earn=0)
     counts = []
@@ -1678,6 +1681,7 @@ def test_arguments_and_exceptions_die_by_reference_count(outcomes, kind, virtual
         assert [ref() for ref in watched if ref() is not None] == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nobody_logs")
 def test_what_a_late_loser_held_dies_by_reference_count_when_it_ends():
     go, watched, calls = threading.Event(), [], []
@@ -1729,6 +1733,7 @@ def test_what_a_cancelled_call_held_dies_by_reference_count(virtual):
         virtual(main)
 
 
+@pytest.mark.slow
 def test_a_decorated_function_can_be_collected():
     def fetch():
         return "page"
@@ -1751,7 +1756,7 @@ def run(code):
     """A program in a new interpreter; whatever it writes to stderr is a failure."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
-        env={**os.environ, "PYTHONPATH": ROOT, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": ROOT},
         capture_output=True,
         text=True,
         timeout=60,
@@ -1761,6 +1766,7 @@ def run(code):
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_losers_that_still_run_at_shutdown_are_silent_and_hold_nothing_up():
     code = """
         import time
@@ -1783,6 +1789,7 @@ def test_losers_that_still_run_at_shutdown_are_silent_and_hold_nothing_up():
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.slow
 def test_a_hedged_function_works_in_atexit_and_while_modules_are_torn_down():
     code = """
         import atexit
@@ -1806,6 +1813,7 @@ def test_a_hedged_function_works_in_atexit_and_while_modules_are_torn_down():
     assert run(code) == ["main", "atexit", "del"]
 
 
+@pytest.mark.slow
 def test_a_loser_that_still_runs_when_its_loop_ends_is_silent():
     code = """
         import asyncio, logging

@@ -164,6 +164,7 @@ def test_a_secret_at_the_seam_of_a_long_message_is_masked(flavour, policy):
     assert "hunter2" not in error.__notes__[0]
 
 
+@pytest.mark.slow
 def test_a_secret_at_the_end_of_what_is_kept_of_a_message_is_not_cut_in_half(flavour, policy, clock, caplog):
     for padding in range(930, 1000):
         caplog.clear()

@@ -94,7 +94,7 @@ def run(code, *arguments, timeout=60):
     """What a program printed, in a new interpreter; whatever it writes to stderr is a failure."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", SHARED + textwrap.dedent(code), *arguments],
-        env={**os.environ, "PYTHONPATH": str(Path(PACKAGE).parent), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": str(Path(PACKAGE).parent)},
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -107,6 +107,7 @@ def run(code, *arguments, timeout=60):
 # The end of an interpreter
 
 
+@pytest.mark.slow
 def test_at_exit_async_calls_are_retried_and_dead_letters_are_kept_sync_and_async(tmp_path):
     code = """
         from redouble.deadletter import DeadLetters
@@ -304,6 +305,7 @@ def test_two_interpreters_at_once_each_await_and_hedge():
 # Signals in waits
 
 
+@pytest.mark.slow
 @TIMERS
 def test_a_storm_of_signals_shortens_no_wait_and_what_a_handler_raises_ends_it_at_once():
     code = """
@@ -485,6 +487,7 @@ def interrupted(way, interrupting):
     return outcome, context.run(unsound, policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "kind"),
     [
@@ -505,6 +508,7 @@ def test_an_interrupt_on_the_way_into_or_out_of_an_attempt_leaves_no_deadline_be
     assert interrupting.raised == kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [by_call, by_async_call, by_block], ids=lambda way: way.__name__)
 @pytest.mark.parametrize("where", ["Passage.leave", "Bulkhead._give_back"])
 def test_an_interrupt_before_a_place_is_given_back_does_not_keep_it(way, where):
@@ -523,6 +527,7 @@ def test_a_place_is_given_back_once_however_often_that_is_tried():
         assert bulkhead.snapshot() == (1, 0)
 
 
+@pytest.mark.slow
 def test_an_interrupt_when_an_async_loop_is_made_leaves_nothing_to_complain_about(recwarn):
     interrupting = Interrupting(kind=("call", "AsyncBlocks.__init__", None))
     unraisable, before = [], sys.unraisablehook
@@ -858,6 +863,7 @@ def test_an_allocation_that_fails_anywhere_gives_no_wrong_result_and_keeps_no_pe
 # A fork in the middle of a wait
 
 
+@pytest.mark.slow
 @FORKS
 def test_a_fork_in_the_middle_of_a_wait_leaves_both_sides_sound():
     code = """

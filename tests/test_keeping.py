@@ -274,6 +274,7 @@ class Slow(DeadLetters):
         return super()._add(fields)
 
 
+@pytest.mark.slow
 def test_the_event_loop_goes_on_while_a_dead_letter_is_written(policy, tmp_path):
     ticks = []
 

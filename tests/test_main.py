@@ -17,7 +17,7 @@ from redouble.__main__ import _COMMANDS, main
 
 ROOT = Path(__file__).parent.parent
 SOURCE = str(Path(redouble.__file__).parent.parent)
-ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONDONTWRITEBYTECODE": "1"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCE}
 ENVIRONMENT.pop("PYTHONUNBUFFERED", None)
 PROGRAM = [sys.executable, "-W", "error", "-m", "redouble"]
 
@@ -37,6 +37,7 @@ def test_the_version_is_told(capsys):
     assert capsys.readouterr().out == f"redouble {redouble.__version__}\n"
 
 
+@pytest.mark.slow
 def test_wrong_use_is_told_in_one_line_without_a_traceback():
     done = finished("dmeo")
     assert (done.returncode, done.stdout) == (2, "")
@@ -115,6 +116,7 @@ def test_the_script_that_is_installed_leads_to_the_same_function():
     assert project["scripts"] == {"redouble": f"{main.__module__}:{main.__name__}"}
 
 
+@pytest.mark.slow
 def test_a_command_is_loaded_only_when_it_is_asked_for():
     code = "import sys, redouble.__main__; print(*[name for name in sys.modules if name.startswith('redouble._')])"
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
@@ -171,6 +173,7 @@ def test_no_command_leaves_a_traceback_when_its_reader_goes_away(arguments):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @posix
 def test_a_full_disk_is_told_in_one_line():
     if not Path("/dev/full").exists():
@@ -181,6 +184,7 @@ def test_a_full_disk_is_told_in_one_line():
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_closed_output_is_no_trouble(monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["preview"]) == 0

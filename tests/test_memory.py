@@ -212,6 +212,7 @@ def traceback_length(error):
     return length
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("errors", [[Failure("one")], [Failure("one"), Failure("other")]], ids=["one", "two"])
 def test_the_traceback_of_an_exception_that_is_raised_again_and_again_does_not_grow(way, errors):

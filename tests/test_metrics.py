@@ -365,6 +365,7 @@ def test_the_figures_of_a_moment_cannot_be_changed(counters):
         taken.policies["fetch"].gave_up["attempts"] = 3
 
 
+@pytest.mark.slow
 def test_whoever_brings_far_too_many_waits_until_they_are_counted(counters):
     with counters._lock:
         for _ in range(20_000):
@@ -858,6 +859,7 @@ def test_an_interrupt_in_the_middle_of_counting_leaves_counters_that_count(count
     assert only(counters).recovered == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_child_counts_on_though_a_thread_was_counting_in_the_parent():
     code = """
@@ -944,6 +946,7 @@ def test_import_redouble_loads_no_metrics():
     assert run(code) == "[]\n"
 
 
+@pytest.mark.slow
 def test_metrics_load_no_package_of_others_and_little_of_the_standard_library():
     code = """
         import sys

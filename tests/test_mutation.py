@@ -255,6 +255,7 @@ def test_an_entry_needs_a_name_and_a_reason(text: str, message: str, tmp_path: P
         accepted.read(path)
 
 
+@pytest.mark.slow
 def test_the_file_of_accepted_mutants_is_readable_and_names_mutants_that_there_are() -> None:
     names = set(accepted.read(ROOT / "tests" / "mutation" / "accepted.txt"))
     modules = {name.partition(":")[0] for name in names}
@@ -364,6 +365,7 @@ def test_a_run_tells_who_survived_and_what_is_wrong_with_the_accepted_ones(tiny:
     assert sorted(path.name for path in tiny.rglob("*")) == before
 
 
+@pytest.mark.slow
 @forks
 def test_what_does_not_end_is_ended_and_what_crashes_is_told() -> None:
     script = """

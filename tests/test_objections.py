@@ -348,6 +348,7 @@ def test_an_objection_is_a_value():
     assert isinstance(found, Objection)
 
 
+@pytest.mark.slow
 def test_objections_are_not_loaded_before_somebody_asks():
     code = """
 import sys
@@ -420,6 +421,7 @@ anything = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(fields=anything, endless=st.booleans())
 def test_any_policy_can_be_asked_and_described(fields: dict[str, Any], endless: bool) -> None:
     if endless and fields.get("deadline") is not None:

@@ -72,6 +72,7 @@ def noticed(act: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_no_module_opens_a_socket_starts_anything_or_writes_a_file_when_it_is_imported():
     assert noticed("[importlib.import_module(name) for name in names]") == []
 

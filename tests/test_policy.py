@@ -945,6 +945,7 @@ def test_without_a_cap_the_longest_time_of_a_backoff_that_is_not_ours_is_still_a
     assert "nan" not in Policy(backoff=three, cap=INF, attempts=attempts).describe()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backoff", "base"),
     [(linear, 0.001), (functools.partial(exponential, factor=1.0001), 1.0), (full_jitter, 1.0)],

@@ -44,6 +44,7 @@ def as_json(preview):
 # The figures
 
 
+@pytest.mark.slow
 def test_a_wait_without_jitter_is_one_figure_and_the_sums_add_up(as_json):
     shown = as_json("--backoff", "exponential", "--attempts", 6, "--base", 0.5, "--cap", 3)
     waits = [0.5, 1.0, 2.0, 3.0, 3.0]
@@ -77,6 +78,7 @@ def test_the_ends_of_each_wait_are_exact(as_json, backoff, shortest, longest):
         assert row["wait"]["shortest"] <= row["wait"]["typical"] <= row["wait"]["longest"]
 
 
+@pytest.mark.slow
 def test_percentiles_are_those_of_the_policys_own_waits(as_json):
     shown = as_json("--seed", 3)
     assert shown["total"]["p50"] == pytest.approx(3.5, abs=0.15)  # the mean of three uniform waits up to 7 s
@@ -96,6 +98,7 @@ def test_a_percentile_is_the_total_that_so_many_calls_stay_within():
     assert [forecast.percentile(percent) for percent in (50, 90, 99)] == [50.0, 90.0, 99.0]
 
 
+@pytest.mark.slow
 def test_a_wait_that_does_not_fit_the_deadline_is_not_made(as_json):
     shown = as_json("--backoff", "exponential", "--attempts", 9, "--deadline", 7)
     # 1 + 2 fit below 7 s, and 4 more would end just at the deadline, which is too late.
@@ -104,6 +107,7 @@ def test_a_wait_that_does_not_fit_the_deadline_is_not_made(as_json):
     assert shown["worst_case"] == 7.0
 
 
+@pytest.mark.slow
 def test_with_a_deadline_the_share_of_calls_that_reach_an_attempt_is_told(as_json, preview):
     rows = as_json("--attempts", 4, "--deadline", 2)["retries"]
     assert rows[0]["reached"] == 1.0
@@ -146,6 +150,7 @@ def test_a_policy_that_never_waits_has_no_table(preview, arguments, tmp_path, mo
 # What is shown
 
 
+@pytest.mark.slow
 def test_the_table_is_readable_and_the_description_comes_last(preview):
     status, out, err = preview("--backoff", "exponential", "--base", "200ms", "--cap", "5s")
     assert (status, err) == (0, "")
@@ -196,6 +201,7 @@ def file(tmp_path):
     return write
 
 
+@pytest.mark.slow
 def test_a_policy_is_read_from_a_table_of_a_toml_file(as_json, file):
     path = file('[payments]\nmax_attempts = 3\nbase_delay_ms = 100\n[tool.retry]\njitter = "equal"\n')
     shown = as_json("--file", path, "--table", "payments")["policy"]
@@ -217,12 +223,14 @@ def test_a_policy_is_read_from_the_environment(as_json, monkeypatch):
         assert (shown["attempts"], shown["backoff"]) == (3, fixed.__name__)
 
 
+@pytest.mark.slow
 def test_an_environment_without_such_variables_is_told(preview):
     status, out, err = preview("--env", "NOBODY_SET_THIS")
     assert (status, out[:6]) == (0, "      ")
     assert err == f"{PREFIX}no environment variable begins with NOBODY_SET_THIS_, so these are the defaults\n"
 
 
+@pytest.mark.slow
 def test_options_are_laid_over_what_is_written(as_json, file):
     path = file("attempts = 3\nbase = 0.5\n")
     shown = as_json("--file", path, "--attempts", 5, "--backoff", "decorrelated")["policy"]

@@ -481,6 +481,7 @@ def test_no_two_guards_of_a_key_are_in_use_at_once(frequent_switches, limit):
     assert doubled == []
 
 
+@pytest.mark.slow
 def test_keys_that_many_threads_want_are_never_given_the_shared_guard_while_some_are_at_rest(
     frequent_switches,
 ):
@@ -555,7 +556,7 @@ def test_a_forked_child_works_whoever_held_the_lock():
     """
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(code)],
-        env={**os.environ, "PYTHONPATH": ROOT, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": ROOT},
         capture_output=True,
         text=True,
         timeout=20,

@@ -22,7 +22,7 @@ if os.name != "posix":
     pytest.skip("there are no such signals", allow_module_level=True)
 
 SOURCE = str(Path(redouble.__file__).parent.parent)
-ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONDONTWRITEBYTECODE": "1", "TERM": "xterm"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCE, "TERM": "xterm"}
 for unwanted in ("NO_COLOR", "PYTHONUNBUFFERED"):
     ENVIRONMENT.pop(unwanted, None)
 PREFIX = "python -m redouble run: "
@@ -210,6 +210,7 @@ def test_verbose_tells_of_every_attempt_and_of_the_end(run):
 # Time
 
 
+@pytest.mark.slow
 def test_an_attempt_whose_time_is_up_is_ended_and_retried_and_124_in_the_end(run):
     began = time.monotonic()
     status, out, err = run(
@@ -224,6 +225,7 @@ def test_an_attempt_in_time_is_left_alone(run):
     assert run("--timeout", "30s", *sh("exit 0"))[0] == 0
 
 
+@pytest.mark.slow
 def test_a_command_that_does_not_heed_term_is_killed_after_the_grace(run):
     began = time.monotonic()
     script = "trap '' TERM; echo .; while :; do sleep 0.05; done"
@@ -231,11 +233,13 @@ def test_a_command_that_does_not_heed_term_is_killed_after_the_grace(run):
     assert 0.15 <= time.monotonic() - began < 10
 
 
+@pytest.mark.slow
 def test_a_command_may_clean_up_when_its_time_is_up(run):
     script = "trap 'echo cleaned; exit 0' TERM; while :; do sleep 0.02; done"
     assert run("--timeout", "200ms", "--attempts", 1, *sh(script))[:2] == (124, "cleaned\n")
 
 
+@pytest.mark.slow
 def test_the_deadline_ends_the_running_attempt_and_is_124(run):
     began = time.monotonic()
     status, out, err = run("--deadline", "100ms", "--attempts", "none", *sh("echo .; sleep 30"))
@@ -244,6 +248,7 @@ def test_the_deadline_ends_the_running_attempt_and_is_124(run):
     assert err.startswith(f"{PREFIX}gave up on sh after 1 attempt in ")
 
 
+@pytest.mark.slow
 def test_attempts_may_go_on_until_the_deadline(run):
     status, _, err = run("--deadline", "150ms", "--attempts", "none", "--backoff", "fixed", "--", "false")
     assert status == 124
@@ -264,11 +269,13 @@ def gone(pid):
     return False
 
 
+@pytest.mark.slow
 def test_what_the_command_has_started_is_ended_with_it(run):
     _, out, _ = run("--timeout", "100ms", "--attempts", 1, *sh("sleep 30 & echo $!; wait"))
     assert gone(int(out))
 
 
+@pytest.mark.slow
 def test_what_outlives_the_command_and_does_not_heed_term_is_killed(run):
     script = "sh -c 'trap \"\" TERM; echo $$; sleep 30; sleep 30' & wait"
     status, out, _ = run("--timeout", "200ms", "--grace", "100ms", "--attempts", 1, *sh(script))
@@ -276,6 +283,7 @@ def test_what_outlives_the_command_and_does_not_heed_term_is_killed(run):
     assert gone(int(out))
 
 
+@pytest.mark.slow
 def test_zombies_of_the_group_are_not_waited_for(run, monkeypatch):
     monkeypatch.setattr(_child, "_lives", lambda group: False)
     began = time.monotonic()
@@ -299,6 +307,7 @@ def test_a_signal_is_passed_on_to_the_command_and_then_died_by(run, name):
     assert run(*sh(script))[:2] == (("dies by", getattr(signal, f"SIG{name}")), "got it\n")
 
 
+@pytest.mark.slow
 def test_a_signal_during_a_wait_ends_it_at_once(run):
     began = time.monotonic()
     script = f"(sleep 0.1; kill -TERM {os.getpid()}) >/dev/null 2>&1 & exit 1"
@@ -313,6 +322,7 @@ def test_a_wait_of_nothing_still_notices_a_signal():
             signals.sleep(0.0)
 
 
+@pytest.mark.slow
 def test_a_wait_goes_on_after_an_end_of_a_child():
     with _child.Signals() as signals:
         began = time.monotonic()
@@ -328,6 +338,7 @@ def test_a_signal_to_all_that_ends_the_command_first_is_seen(run):
         assert run("--attempts", 1, *sh("kill -INT $PPID; kill -INT $$"))[0] == ("dies by", signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_in_the_foreground_a_ctrl_c_is_left_to_the_terminal_at_first(run, monkeypatch):
     monkeypatch.setattr(_child, "in_foreground", lambda: True)
     monkeypatch.setattr(_child, "_TOLD_AGAIN", 0.2)
@@ -337,6 +348,7 @@ def test_in_the_foreground_a_ctrl_c_is_left_to_the_terminal_at_first(run, monkey
     assert run(*sh(script))[:2] == (("dies by", signal.SIGINT), "got it\n")
 
 
+@pytest.mark.slow
 def test_in_the_foreground_other_signals_are_passed_on_at_once(run, monkeypatch):
     monkeypatch.setattr(_child, "in_foreground", lambda: True)
     monkeypatch.setattr(_child, "_TOLD_AGAIN", 600.0)
@@ -346,6 +358,7 @@ def test_in_the_foreground_other_signals_are_passed_on_at_once(run, monkeypatch)
     assert run(*sh(script))[:2] == (("dies by", signal.SIGINT), "got it\n")
 
 
+@pytest.mark.slow
 def test_in_the_foreground_only_the_command_itself_is_ended(run, monkeypatch):
     monkeypatch.setattr(_child, "in_foreground", lambda: True)
     _, out, _ = run("--timeout", "100ms", "--attempts", 1, *sh("sleep 30 >/dev/null 2>&1 & echo $!; wait"))
@@ -442,12 +455,14 @@ def test_a_signal_that_was_ignored_from_the_start_stays_so():
         assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_input_goes_to_the_command_untouched_and_the_next_attempt_reads_on():
     with started(*sh("read line; echo got $line; [ $line = b ]"), stdin=subprocess.PIPE) as process:
         out, _ = process.communicate("a\nb\n", timeout=30)
     assert (process.returncode, out) == (0, "got a\ngot b\n")
 
 
+@pytest.mark.slow
 def test_descriptors_beyond_the_first_three_are_passed_on():
     reading, writing = os.pipe()
     writes = [sys.executable, "-c", f"import os; os.write({writing}, b'through')"]
@@ -458,6 +473,7 @@ def test_descriptors_beyond_the_first_three_are_passed_on():
     os.close(reading)
 
 
+@pytest.mark.slow
 def test_errors_that_nobody_reads_do_not_stop_it():
     reading, writing = os.pipe()
     os.close(reading)
@@ -496,6 +512,7 @@ def read_until(terminal, text):
     return shown.decode()
 
 
+@pytest.mark.slow
 def test_on_a_terminal_the_command_can_be_talked_to_and_waits_are_told_in_colour():
     with on_terminal(*sh('printf "name? "; read name; echo "hello $name"; [ $name = b ]')) as (
         process,
@@ -521,6 +538,7 @@ def test_on_a_terminal_ctrl_c_reaches_the_command_once_and_ends_everything():
     assert shown.count("got it") == 1
 
 
+@pytest.mark.slow
 def test_on_a_terminal_ctrl_c_during_a_wait_ends_it():
     with on_terminal("--base", "20s", "--backoff", "fixed", "--", "false") as (process, terminal):
         read_until(terminal, "the next in")

@@ -189,6 +189,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(FORMS),
     st.sampled_from(NAMES),
@@ -458,6 +459,7 @@ ANYTHING = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(ANYTHING, st.integers(0, 500))
 def test_anything_becomes_json_of_bounded_length(value, limit):
     plain = Plain(limit=limit).value(value)
@@ -476,11 +478,13 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(JSON)
 def test_plain_data_without_secrets_comes_out_as_it_went_in(value):
     assert masked(value) == value
 
 
+@pytest.mark.slow
 @given(st.sampled_from(NAMES), st.text(min_size=8), st.integers(0, 5))
 def test_no_secret_survives_in_a_payload_however_deep(name, secret, depth):
     value = {name: secret}

@@ -1349,6 +1349,7 @@ def test_a_folder_that_is_not_there_yet_is_waited_for(tmp_path, clock):
     assert (budget.acquire(), budget.available) == (5.0, True)
 
 
+@pytest.mark.slow
 def test_a_file_that_somebody_holds_locked_is_not_waited_for_long(tmp_path):
     path = tmp_path / "retries"
     budget = FileBudget(path, slow=0.05)
@@ -1369,12 +1370,13 @@ def run(code, *args):
     """Starts a program that finds this redouble; whatever it writes to stderr is shown."""
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, args)],
-        env={**os.environ, "PYTHONPATH": ROOT, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": ROOT},
         stdout=subprocess.PIPE,
         text=True,
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits on files there")
 def test_a_full_disk_is_the_twins_hour(tmp_path):
     code = """

@@ -264,6 +264,7 @@ def herd(strategy, **terms):
     return outage(strategy, before=2.0, away=20.0, after=5.0, think=100.0, hangs=False, **terms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["no_jitter", "fixed"])
 def test_without_jitter_a_thousand_clients_come_back_in_one_tenth_of_a_second(strategy):
     found = herd(strategy)
@@ -291,6 +292,7 @@ def test_with_jitter_no_tenth_of_a_second_sees_more_than_a_few_of_them(strategy,
     assert herd(strategy, seed=seed).peak < most
 
 
+@pytest.mark.slow
 def test_a_budget_or_a_breaker_makes_the_herd_small_even_without_jitter():
     assert herd("no_jitter+budget").peak <= 110  # a tenth of them, at one instant
     assert herd("full_jitter+budget").peak < 30
@@ -329,6 +331,7 @@ def test_a_budget_or_a_breaker_ends_that_within_seconds(strategy, guards):
     assert found.wasted_after < 0.05
 
 
+@pytest.mark.slow
 def test_without_retries_the_service_is_back_at_once_but_calls_were_lost():
     found = outage("no_retries")
     assert found.recovered_after == 0.0
@@ -336,6 +339,7 @@ def test_without_retries_the_service_is_back_at_once_but_calls_were_lost():
     assert found.gave_up > 3000
 
 
+@pytest.mark.slow
 def test_a_service_strong_enough_for_the_retries_recovers_by_itself():
     assert outage("full_jitter", capacity=400.0).recovered_after < 1.0
 
@@ -394,6 +398,7 @@ def test_a_queue_that_is_lost_in_the_outage_resets_who_stood_in_it():
     assert found.refused > 0
 
 
+@pytest.mark.slow
 def test_a_service_that_is_back_begins_with_an_empty_queue():
     busy = {"clients": 1000, "think": 0.1, "capacity": 100.0, "timeout": 20.0, "together": False}
     found = outage("no_retries", before=5.0, away=0.5, after=3.0, hangs=False, **busy)
@@ -402,6 +407,7 @@ def test_a_service_that_is_back_begins_with_an_empty_queue():
     assert sum(found.served[55:60]) > 40
 
 
+@pytest.mark.slow
 def test_a_deadline_of_the_policy_ends_calls_in_the_simulation():
     patient, strong = Policy(attempts=50, backoff=fixed, base=1.0), {"capacity": 1000.0, "hangs": False}
     without = outage(Strategy("without", patient), clients=100, **strong)
@@ -624,6 +630,7 @@ def test_figures_do_not_depend_on_the_hash_seed():
     assert len(outputs) == 1
 
 
+@pytest.mark.slow
 def test_importing_redouble_loads_no_simulator():
     code = "import sys, redouble; print([name for name in sys.modules if name.startswith('redouble.')])"
     environment = {**os.environ, "PYTHONPATH": SOURCE}

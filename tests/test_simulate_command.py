@@ -22,7 +22,7 @@ from redouble._simulate_models import MODELS
 
 ROOT = Path(__file__).parent.parent
 SOURCE = str(Path(redouble.__file__).parent.parent)
-ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "80"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCE, "COLUMNS": "80"}
 PROGRAM = [sys.executable, "-W", "error", "-m", "redouble", "simulate"]
 
 posix = pytest.mark.skipif(os.name != "posix", reason="there are no pseudo-terminals")
@@ -77,6 +77,7 @@ def test_no_line_is_wider_than_the_terminal_or_than_120_columns(small, monkeypat
     assert max(map(len, small(model).splitlines())) <= min(width, 120)
 
 
+@pytest.mark.slow
 def test_a_terminal_narrower_than_40_columns_gets_what_40_columns_hold(small, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     least = small("layers")
@@ -84,6 +85,7 @@ def test_a_terminal_narrower_than_40_columns_gets_what_40_columns_hold(small, mo
     assert small("layers") == least
 
 
+@pytest.mark.slow
 @every_model
 def test_a_telling_selection_is_compared_if_none_is_named(small, model):
     selection = next(each.selection for each in MODELS if each.name == model)
@@ -200,6 +202,7 @@ def test_one_run_is_not_called_a_mean(small):
     assert "at once: one run, seed 3." in small("contention", "--runs", 1, "--seed", 3)
 
 
+@pytest.mark.slow
 def test_how_the_service_is_away_is_said(small):
     assert "It does not answer for 5 s" in " ".join(small("outage").split())
     assert "It refuses for 5 s" in " ".join(small("outage", "--no-hangs").split())
@@ -267,12 +270,14 @@ def test_a_chart_in_a_file_is_the_one_on_stdout_and_the_rest_is_shown_as_ever(sm
     assert path.read_bytes().decode() == small("layers", "--svg", "-")
 
 
+@pytest.mark.slow
 def test_json_and_a_chart_in_a_file_go_together(small, tmp_path):
     path = tmp_path / "chart.svg"
     assert json.loads(small("layers", "--json", "--svg", path))["model"] == "layers"
     assert path.read_text().startswith("<svg")
 
 
+@pytest.mark.slow
 @posix
 def test_a_chart_may_go_to_what_is_no_file(small):
     assert "The chart is in /dev/null." in small("layers", "--svg", "/dev/null")
@@ -492,6 +497,7 @@ def on_a_terminal(*arguments, interrupt=False, **environment):
     return child.wait(timeout=30), seen.decode()
 
 
+@pytest.mark.slow
 @posix
 def test_on_a_terminal_a_bar_comes_first_and_is_gone_before_the_text():
     status, seen = on_a_terminal("layers", *SMALL["layers"])
@@ -511,12 +517,14 @@ def test_there_is_no_colour_if_none_is_wanted_and_no_json_is_coloured():
     assert json.loads(seen)["model"] == "layers"
 
 
+@pytest.mark.slow
 @posix
 def test_what_stays_down_is_red():
     _, seen = on_a_terminal("outage", "--clients", "200", "--away", "20", "--strategy", "no_jitter")
     assert re.search(r"\x1b\[31mno_jitter +\d+ +never .*\x1b\[0m", seen)
 
 
+@pytest.mark.slow
 @posix
 def test_an_interrupt_erases_the_bar_and_is_status_130():
     started = time.monotonic()

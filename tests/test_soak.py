@@ -31,6 +31,7 @@ def nobody_logs(monkeypatch):
     monkeypatch.setattr(logging.getLogger("redouble"), "disabled", True)
 
 
+@pytest.mark.slow
 def test_a_call_in_backoff_takes_no_more_than_a_task_and_its_frames():
     # In new processes: once a process has used more of redouble, Python makes each call a little larger.
     bare, own = (soak.measure_apart(name, CALLS, "traced") for name in (soak.BARE, soak.REDOUBLE))

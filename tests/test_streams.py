@@ -617,6 +617,7 @@ def test_a_deadline_cuts_off_an_async_generator_that_does_not_begin():
     assert told == ["closed"]
 
 
+@pytest.mark.slow
 def test_a_timeout_holds_for_the_first_item_and_not_for_the_next(clock):
     begin = scripted(60, 0)
 

@@ -1242,6 +1242,7 @@ def test_threads_may_share_one_switch_and_leave_it_in_any_order():
     assert (waits, told) == ([1.0], [[]])
 
 
+@pytest.mark.slow
 def test_threads_may_share_one_switch_in_every_order():
     def use(switch):
         with switch:
@@ -1320,7 +1321,6 @@ def test_the_plugin_is_there_where_it_is_asked_for_and_nowhere_else(asked_for, t
         env={
             **os.environ,
             "PYTHONPATH": str(Path(testing.__file__).parents[2]),
-            "PYTHONDONTWRITEBYTECODE": "1",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         },
         capture_output=True,
@@ -1334,6 +1334,7 @@ def test_the_plugin_is_there_where_it_is_asked_for_and_nowhere_else(asked_for, t
 # The package
 
 
+@pytest.mark.slow
 def test_the_kit_itself_needs_no_test_framework(monkeypatch):
     monkeypatch.undo()
     code = (

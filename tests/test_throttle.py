@@ -856,6 +856,7 @@ positive = st.floats(0, exclude_min=True, allow_infinity=False)
 unhurried = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
+@pytest.mark.slow
 @unhurried
 @given(steps=steps, start=times)
 def test_no_sequence_of_events_brings_the_rate_below_its_least_or_tokens_below_zero(steps, start):
@@ -863,6 +864,7 @@ def test_no_sequence_of_events_brings_the_rate_below_its_least_or_tokens_below_z
     held(AdaptiveThrottle(clock=clock), clock, steps)
 
 
+@pytest.mark.slow
 @unhurried
 @given(
     steps=steps,
@@ -897,6 +899,7 @@ def held(throttle, clock, steps):
         assert throttle.rate == (rate if throttle.active else None)
 
 
+@pytest.mark.slow
 @unhurried
 @given(gaps=st.lists(st.floats(0, 2), max_size=200), rate=st.floats(0.5, 50))
 def test_no_more_is_granted_than_the_rate_allows_in_the_time(gaps, rate):
@@ -951,6 +954,7 @@ class TickingClock:
         return next(self._ticks) * self.tick
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("frequent_switches")
 @pytest.mark.parametrize("threads", [8, 64])
 def test_threads_together_send_no_more_than_the_rate_allows(threads):
@@ -962,6 +966,7 @@ def test_threads_together_send_no_more_than_the_rate_allows(threads):
     assert 0.9 * 5000.0 * seconds - 1 <= sum(results) <= 5000.0 * seconds + 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("frequent_switches")
 def test_every_answer_of_every_thread_is_counted():
     throttle = AdaptiveThrottle(clock=lambda: 0.25)
@@ -969,6 +974,7 @@ def test_every_answer_of_every_thread_is_counted():
     assert throttle._meter == (0.0, 6400, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("frequent_switches")
 def test_whoever_looks_while_others_write_sees_nothing_torn():
     clock = TickingClock(0.001)
@@ -1110,6 +1116,7 @@ def test_before_the_first_complaint_asking_takes_no_lock(throttle):
 # Processes
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_child_that_was_forked_while_the_lock_was_held_can_use_the_throttle():
     code = """
@@ -1142,7 +1149,7 @@ def test_a_child_that_was_forked_while_the_lock_was_held_can_use_the_throttle():
     root = str(Path(redouble.__file__).parent.parent)
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, "PYTHONPATH": root, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": root},
         capture_output=True,
         text=True,
         timeout=60,

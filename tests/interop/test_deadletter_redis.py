@@ -363,7 +363,7 @@ def test_a_command_that_is_sent_again_is_done_once(client: Any, clock: FakeClock
 def processes(code: str, count: int, *args: Any) -> Iterator[list[Any]]:
     """Runs a program in several processes, which wait for a line after they have said that they are ready."""
     command = [sys.executable, "-c", textwrap.dedent(code), *map(str, args)]
-    env = {**os.environ, "PYTHONPATH": ROOT, "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, "PYTHONPATH": ROOT}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     running = [subprocess.Popen(command, env=env, **pipes) for _ in range(count)]
     try:

@@ -347,7 +347,7 @@ def together(code: str, count: int, *args: Any) -> Iterator[Callable[[], list[in
     processes: list[Any] = [
         subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(code), *map(str, args)],
-            env={**os.environ, "PYTHONPATH": ROOT, "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, "PYTHONPATH": ROOT},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
