@@ -52,20 +52,22 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(keeping.close)
 
 
-def pytest_collection_finish() -> None:
-    """The tests themselves are no garbage: collections in tests need not look at them, and are fast."""
+def set_apart() -> None:
+    """What is there now is no garbage: collections in tests need not look at it, and are fast."""
     gc.collect()
-    freeze()
+    if hasattr(gc, "freeze"):  # PyPy has none
+        gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves."""
+    set_apart()
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Nor are the reports of the tests that have been, file by file."""
+    """The reports of the tests that have been, file by file."""
     if nextitem is not None and nextitem.path != item.path:
-        freeze()
-
-
-# PyPy has nothing of the kind.
-freeze: Callable[[], None] = getattr(gc, "freeze", lambda: None)
+        set_apart()
 
 
 @pytest.fixture

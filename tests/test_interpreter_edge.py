@@ -487,7 +487,6 @@ def interrupted(way, interrupting):
     return outcome, context.run(unsound, policy)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "kind"),
     [
@@ -508,7 +507,6 @@ def test_an_interrupt_on_the_way_into_or_out_of_an_attempt_leaves_no_deadline_be
     assert interrupting.raised == kind
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", [by_call, by_async_call, by_block], ids=lambda way: way.__name__)
 @pytest.mark.parametrize("where", ["Passage.leave", "Bulkhead._give_back"])
 def test_an_interrupt_before_a_place_is_given_back_does_not_keep_it(way, where):
@@ -527,7 +525,6 @@ def test_a_place_is_given_back_once_however_often_that_is_tried():
         assert bulkhead.snapshot() == (1, 0)
 
 
-@pytest.mark.slow
 def test_an_interrupt_when_an_async_loop_is_made_leaves_nothing_to_complain_about(recwarn):
     interrupting = Interrupting(kind=("call", "AsyncBlocks.__init__", None))
     unraisable, before = [], sys.unraisablehook

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MOST_BYTES = 8192  # gRPC itself refuses longer metadata
-_MOST_FIELDS = 24  # of each message, and of each message in it
+_MOST_FIELDS = 16  # of each message, and of each message in it
 _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 _STATUS_DETAILS = 3  # of google.rpc.Status, each an Any
 _ANY_TYPE, _ANY_VALUE = 1, 2

@@ -60,7 +60,7 @@ def prepare(root: Path, kept: Path) -> None:
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(kept / "hypothesis")
     sys.pycache_prefix = str(kept / "pycache")
     with contextlib.suppress(ImportError):
-        from hypothesis import HealthCheck, settings
+        from hypothesis import HealthCheck, Phase, settings
 
         checks = list(HealthCheck)
         settings.register_profile(
@@ -69,6 +69,7 @@ def prepare(root: Path, kept: Path) -> None:
             database=None,
             deadline=None,
             max_examples=50,
+            phases=[Phase.explicit, Phase.generate],  # one example will do, however long
             suppress_health_check=checks,
         )
 
