@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import tempfile
+from signal import SIG_DFL
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -46,7 +47,16 @@ def byte_code_out_of_the_tree() -> Iterator[None]:
             os.environ["PYTHONDONTWRITEBYTECODE"] = before
 
 
+def heed_signals() -> None:
+    """Who is started in the background of a script ignores interrupts, and so do all programs that it starts."""
+    for name, action in [("SIGINT", signal.default_int_handler), ("SIGQUIT", SIG_DFL), ("SIGHUP", SIG_DFL)]:
+        number = getattr(signal, name, None)  # Windows has not all of them
+        if number is not None and signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, action)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    heed_signals()
     keeping = contextlib.ExitStack()
     keeping.enter_context(byte_code_out_of_the_tree())
     config.add_cleanup(keeping.close)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import redouble
-from conftest import watchdog
+from conftest import heed_signals, watchdog
 from redouble import _child, _run_command
 from redouble.__main__ import main
 
@@ -544,3 +544,15 @@ def test_on_a_terminal_ctrl_c_during_a_wait_ends_it():
         read_until(terminal, "the next in")
         os.write(terminal, b"\x03")
         assert process.wait(timeout=30) == -signal.SIGINT
+
+
+def test_what_is_started_by_tests_in_the_background_of_a_script_heeds_interrupts_all_the_same():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)}
+    try:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+        heed_signals()
+        assert signal.SIG_IGN not in map(signal.getsignal, before)
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
