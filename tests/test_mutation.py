@@ -8,14 +8,16 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from mutation import accepted, changed, planting, run
 from mutation.mutants import mutants_of
-from mutation.plan import Uses
+from mutation.plan import Plan, Uses
 
-ROOT = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve()
+ROOT = HERE.parents[1]
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 
 
@@ -200,23 +202,25 @@ def test_all_names_of_a_real_module_differ() -> None:
 def test_functions_that_exist_get_the_code_of_the_mutant() -> None:
     source = b"def f(x):\n    def g():\n        return x + 1\n    return g\n"
     namespace: dict[str, object] = {}
-    exec(planting.compiled(source), namespace)
+    exec(planting.compiled(source, HERE), namespace)
     function = namespace["f"]
     made = function(1)  # type: ignore[operator]
     functions = {each.__code__: [each] for each in (function, made)}
     mutant = next(mutant for mutant in mutants_of(source, "m") if "add->sub" in mutant.name)
-    new = planting.compiled(mutant.applied(source))
-    assert planting.exchange(functions, planting.compiled(source), new)  # type: ignore[arg-type]
+    new = planting.compiled(mutant.applied(source), HERE)
+    assert planting.exchange(functions, planting.compiled(source, HERE), new)  # type: ignore[arg-type]
     assert (made(), function(5)()) == (0, 4)  # type: ignore[operator]
+    # Or else a test that looks for the package's files would fail whatever the mutant is.
+    assert made.__code__.co_filename == str(HERE)
 
 
 def test_code_that_does_not_fit_is_not_exchanged() -> None:
     source = b"def f(x):\n    def g():\n        return x\n    return g\n"
     namespace: dict[str, object] = {}
-    exec(planting.compiled(source), namespace)
+    exec(planting.compiled(source, HERE), namespace)
     made = namespace["f"](1)  # type: ignore[operator]
-    new = planting.compiled(source.replace(b"return x", b"return None"))
-    assert not planting.exchange({made.__code__: [made]}, planting.compiled(source), new)
+    new = planting.compiled(source.replace(b"return x", b"return None"), HERE)
+    assert not planting.exchange({made.__code__: [made]}, planting.compiled(source, HERE), new)
     assert made() == 1
 
 
@@ -225,6 +229,24 @@ def test_users_of_a_name_are_found_by_way_of_other_names(tmp_path: Path) -> None
     (tmp_path / "b.py").write_text("from .a import A\ndef g():\n    return A\n")
     (tmp_path / "c.py").write_text("A = 2\ndef h():\n    return A\n")
     assert sorted(Uses(tmp_path).of("a", "A")) == [("a", (4, 4)), ("b", (3, 3))]
+
+
+class Ran:
+    """A coverage in which one test runs the line of a definition, as it imports the module, and two run its functions."""
+
+    seconds: ClassVar = {"imports": 0.1, "looks": 0.1, "looks_closer": 0.1}
+
+    def imported(self, module: str, span: tuple[int, int]) -> bool:
+        return True
+
+    def tests(self, module: str, span: tuple[int, int] | None = None) -> set[str]:
+        return {"imports"} if span else set(self.seconds)
+
+
+def test_a_definition_that_nobody_is_known_to_use_faces_all_tests_of_its_module(tmp_path: Path) -> None:
+    (tmp_path / "rates.py").write_text("class Rate:\n    counts = True\n")
+    mutant = mutants_of(b"class Rate:\n    counts = True\n", "rates")[0]
+    assert Plan(Ran(), Uses(tmp_path)).tests(mutant) == set(Ran.seconds)  # type: ignore[arg-type]
 
 
 # What is accepted, and what has changed

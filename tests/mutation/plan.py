@@ -41,9 +41,11 @@ class Plan:
         found = self._coverage.tests(mutant.module, mutant.span)
         if not self.is_cold(mutant):
             return found
+        used: set[str] = set()
         for module, span in self._uses.of(mutant.module, mutant.target):
-            found |= self._coverage.tests(module, span)
-        return found or self._coverage.tests(mutant.module)
+            used |= self._coverage.tests(module, span)
+        # Who only imports the module is among those that run the line, and may look at nothing in it.
+        return found | (used or self._coverage.tests(mutant.module))
 
     def warm(self, mutant: Mutant) -> list[str]:
         """The tests for a warm trial: those of the module first, then the fast ones; none that take long."""

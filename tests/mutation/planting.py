@@ -50,9 +50,9 @@ def live_functions(package: Path) -> dict[CodeType, list[FunctionType]]:
     return found
 
 
-def compiled(source: bytes) -> CodeType:
-    """The code of a module."""
-    return compile(source, "mutant", "exec", dont_inherit=True)
+def compiled(source: bytes, path: Path) -> CodeType:
+    """The code of a module. It says that it is from that file: some tests look at nothing else."""
+    return compile(source, str(path), "exec", dont_inherit=True)
 
 
 def exchange(functions: dict[CodeType, list[FunctionType]], old: CodeType, new: CodeType) -> bool:

@@ -31,6 +31,7 @@ from mutation.processes import pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from types import CodeType
 
     from mutation.mutants import Mutant
     from mutation.processes import Outcome, Tell
@@ -194,8 +195,16 @@ class Bench:
         """Makes importing the module import the mutant, and gives the module's full name."""
         name = f"{self.package.name}.{mutant.module}"
         source = mutant.applied(self.sources[mutant.module])
-        planting.hook(name, self.package / f"{mutant.module}.py", source)
+        planting.hook(name, self._path(mutant.module), source)
         return name
+
+    def compiled(self, module: str, mutant: Mutant | None = None) -> CodeType:
+        """The code of a module, or of a mutant of it."""
+        source = self.sources[module]
+        return planting.compiled(source if mutant is None else mutant.applied(source), self._path(module))
+
+    def _path(self, module: str) -> Path:
+        return self.package / f"{module}.py"
 
 
 def cold(bench: Bench, mutant: Mutant | None, tests: list[str], tell: Tell) -> None:
@@ -283,7 +292,7 @@ class Warm:
         self._items = {item.nodeid: item for item in session.items}
         self._functions = planting.live_functions(self._bench.package)
         modules = {mutant.module for mutant in self._mutants}
-        self._codes = {module: planting.compiled(self._bench.sources[module]) for module in modules}
+        self._codes = {module: self._bench.compiled(module) for module in modules}
         self._plugins = session.config.pluginmanager
         gc.collect()
         gc.freeze()
@@ -303,7 +312,7 @@ class Warm:
         imported = self._bench.plant(mutant) in sys.modules
         if not imported:
             return True
-        mutated = planting.compiled(mutant.applied(self._bench.sources[mutant.module]))
+        mutated = self._bench.compiled(mutant.module, mutant)
         return planting.exchange(self._functions, self._codes[mutant.module], mutated)
 
 
