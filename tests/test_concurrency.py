@@ -368,8 +368,19 @@ def test_nothing_is_left_in_the_context_after_a_call_whatever_its_end(flavour, o
         assert current_attempt() is None
         return before, dict(contextvars.copy_context())
 
-    before, after = asyncio.run(main())
+    before, after = contextvars.Context().run(asyncio.run, main())
     assert after == before
+
+
+@pytest.mark.parametrize("fields", [{"idempotency_key": True}, {}], ids=str)
+def test_a_context_is_as_empty_after_a_call_as_it_was(flavour, fields):
+    function = Policy(sleep=no_wait, **fields)(flavour.scripted(TimeoutError(), "page"))
+    context = contextvars.Context()
+    outcome = context.run(function)
+    if flavour.is_async:
+        with pytest.raises(StopIteration):  # it has nothing to wait for
+            context.run(outcome.send, None)
+    assert list(context) == []
 
 
 @pytest.mark.slow

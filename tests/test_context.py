@@ -10,6 +10,7 @@ import pytest
 from conftest import Flavour
 from redouble import Policy, current_attempt, retry
 from redouble.backoff import exponential
+from redouble.bulkhead import Bulkhead
 from redouble.context import incoming, outgoing_headers
 from redouble.testing import FakeClock, scripted
 
@@ -316,3 +317,13 @@ def test_contexts_of_threads_do_not_mix(clock: FakeClock) -> None:
 
     outer()
     assert seen == [None]
+
+
+def test_a_first_attempt_that_asks_for_nothing_leaves_the_one_around_it_in_sight(
+    flavour: Flavour, clock: FakeClock
+) -> None:
+    seen: list[Any] = []
+    inner = steady(clock, bulkhead=Bulkhead(1))(watched(flavour, 1, seen, number))
+    outer = steady(clock, deadline=60.0)(inner)
+    assert flavour.run(outer) == "page"
+    assert seen == [1, 2]  # the number of the one around it, and then its own

@@ -231,6 +231,12 @@ def test_users_of_a_name_are_found_by_way_of_other_names(tmp_path: Path) -> None
     assert sorted(Uses(tmp_path).of("a", "A")) == [("a", (4, 4)), ("b", (3, 3))]
 
 
+def test_the_body_of_a_function_is_known_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("class A:\n    def f(\n        self, x=1\n    ):\n        return x\n")
+    assert Uses(tmp_path).body("a", "A.f") == (5, 5)
+    assert Uses(tmp_path).body("a", "A") is None
+
+
 class Ran:
     """A coverage in which one test runs the line of a definition, as it imports the module, and two run its functions."""
 

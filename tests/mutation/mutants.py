@@ -127,6 +127,11 @@ class Mutant(NamedTuple):
     def module(self) -> str:
         return self.name.partition(":")[0]
 
+    @property
+    def qualname(self) -> str:
+        """Of the function or class that it is in."""
+        return self.name.split(":")[1]
+
     def applied(self, source: bytes) -> bytes:
         """The mutated source."""
         return source[: self.start] + self.text + source[self.end :]

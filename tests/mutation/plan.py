@@ -38,7 +38,7 @@ class Plan:
 
     def tests(self, mutant: Mutant) -> set[str]:
         """All tests that might notice it."""
-        found = self._coverage.tests(mutant.module, mutant.span)
+        found = self._direct(mutant)
         if not self.is_cold(mutant):
             return found
         used: set[str] = set()
@@ -47,29 +47,37 @@ class Plan:
         # Who only imports the module is among those that run the line, and may look at nothing in it.
         return found | (used or self._coverage.tests(mutant.module))
 
+    def _direct(self, mutant: Mutant) -> set[str]:
+        """The tests that run it; those that run the function, if it is a part of its signature."""
+        body = self._uses.body(mutant.module, mutant.qualname)
+        return self._coverage.tests(mutant.module, mutant.span if mutant.inside else body or mutant.span)
+
     def warm(self, mutant: Mutant) -> list[str]:
         """The tests for a warm trial: those of the module first, then the fast ones; none that take long."""
         return self._within(self._sorted(mutant))
 
     def cold(self, mutant: Mutant) -> list[str]:
         """The tests for a cold trial, file after file: collecting a file takes longer than running a test."""
-        tests = self._within(self._sorted(mutant))
+        tests = self._within(self._sorted(mutant))[: self._most_cold]
         files: dict[str, list[str]] = {}
         for test in tests:
             files.setdefault(test.partition("::")[0], []).append(test)
-        ranked = sorted(files.values(), key=lambda each: (not _own(mutant, each[0]), -len(each)))
-        return [test for each in ranked for test in each][: self._most_cold]
+        direct = self._direct(mutant)
+        ranked = sorted(
+            files.values(), key=lambda each: (direct.isdisjoint(each), not _own(mutant, each[0]), -len(each))
+        )
+        return [test for each in ranked for test in each]
 
     def _sorted(self, mutant: Mutant) -> list[str]:
-        """The module's own tests first, then one case of every test, then another case of each."""
-        seconds = self._coverage.seconds
+        """Those that run it first, then the module's own, then one case of every test, then another case of each."""
+        seconds, direct = self._coverage.seconds, self._direct(mutant)
         cases: dict[str, int] = {}
         keys = {}
         for test in sorted(self.tests(mutant) & seconds.keys(), key=lambda test: (seconds[test], test)):
             function = test.partition("[")[0]
             cases[function] = case = cases.get(function, 0) + 1
             late = seconds[test] > SLOW or any(name in test for name in LATE)
-            keys[test] = late, not _own(mutant, test), min(case, 5)
+            keys[test] = late, test not in direct, not _own(mutant, test), min(case, 5)
         return sorted(keys, key=keys.__getitem__)
 
     def _within(self, tests: list[str]) -> list[str]:
@@ -94,6 +102,7 @@ class Uses:
         self._functions: dict[str, list[tuple[str, tuple[int, int]]]] = {}
         self._definitions: dict[str, set[str]] = {}
         self._modules: dict[str, set[str]] = {}
+        self._bodies: dict[tuple[str, str], tuple[int, int]] = {}
         for path in sorted(package.glob("*.py")):
             self._read(path.stem, ast.parse(path.read_bytes()))
 
@@ -108,6 +117,10 @@ class Uses:
             seen.update(waiting)
         return found
 
+    def body(self, module: str, qualname: str) -> tuple[int, int] | None:
+        """The lines of a function without its signature; ``None`` if there is no such function."""
+        return self._bodies.get((module, qualname))
+
     def _read(self, module: str, tree: ast.Module) -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
@@ -118,6 +131,15 @@ class Uses:
                     span = (node.body[0].lineno, node.end_lineno or node.lineno)
                     self._functions.setdefault(name, []).append((module, span))
         self._read_definitions(tree.body)
+        self._read_bodies(module, "", tree)
+
+    def _read_bodies(self, module: str, within: str, node: ast.AST) -> None:
+        for inner in ast.iter_child_nodes(node):
+            if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+                span = (inner.body[0].lineno, inner.end_lineno or inner.lineno)
+                self._bodies[module, within + inner.name] = span
+            if isinstance(inner, ast.ClassDef):
+                self._read_bodies(module, f"{within}{inner.name}.", inner)
 
     def _read_definitions(self, statements: list[ast.stmt]) -> None:
         for node in statements:
