@@ -44,8 +44,8 @@ class Plan:
         used: set[str] = set()
         for module, span in self._uses.of(mutant.module, mutant.target):
             used |= self._coverage.tests(module, span)
-        # Who only imports the module is among those that run the line, and may look at nothing in it.
-        return found | (used or self._coverage.tests(mutant.module))
+        # Who runs the line of a definition may only have imported the module, and look at nothing in it.
+        return found | used | (set() if found and used else self._coverage.tests(mutant.module))
 
     def _direct(self, mutant: Mutant) -> set[str]:
         """The tests that run it; those that run the function, if it is a part of its signature."""
