@@ -29,6 +29,11 @@ LONG = os.environ.get("REDOUBLE_LONG") == "1"
 settings.register_profile("redouble", deadline=None, max_examples=1_000 if LONG else 50)
 settings.load_profile("redouble")
 
+# What shows nothing of coverage, and takes several times as long while that is measured.
+where_nothing_is_traced = pytest.mark.skipif(
+    sys.gettrace() is not None, reason="slow while coverage is measured"
+)
+
 network_guard.install()
 
 

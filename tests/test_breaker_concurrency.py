@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from conftest import watchdog
+from conftest import watchdog, where_nothing_is_traced
 from interleaving import explore
 from redouble import _circuit, _tripping, events
 from redouble import breaker as breaker_module
@@ -122,6 +122,7 @@ def test_of_64_callers_at_one_instant_exactly_as_many_pass_as_may(probes, succes
 
 
 @pytest.mark.slow
+@where_nothing_is_traced
 @pytest.mark.usefixtures("frequent_switches")
 @pytest.mark.parametrize(("probes", "successes"), [(1, 1), (3, 3)])
 def test_of_64_callers_at_one_instant_exactly_as_many_pass_in_a_thousand_rounds(probes, successes):
@@ -221,6 +222,7 @@ def test_64_threads_with_random_outcomes_leave_a_sound_breaker(fields):
 
 
 @pytest.mark.slow
+@where_nothing_is_traced
 @pytest.mark.usefixtures("frequent_switches")
 @pytest.mark.parametrize("fields", [{"window": 1e6}, {"last_calls": 10**6}], ids=["time", "count"])
 def test_no_update_is_lost_in_100_000_calls(fields):

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from conftest import where_nothing_is_traced
 from redouble import Policy, current_attempt, retry, retrying
 from redouble.backoff import decorrelated_jitter, delays, fixed
 from redouble.events import GaveUp, Recovered, Retrying
@@ -76,6 +77,7 @@ FIELDS = [
 
 
 @pytest.mark.slow
+@where_nothing_is_traced
 @pytest.mark.parametrize("fields", FIELDS, ids=["bare", "deadline", "context"])
 def test_64_threads_share_one_decorated_function(fields):
     calls, told = Tally(), Tally()

@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 import redouble
+from conftest import where_nothing_is_traced
 from redouble import Policy, current_attempt, retry, retrying
 from redouble.breaker import CircuitBreaker
 from redouble.budget import TokenBudget
@@ -538,7 +539,7 @@ def test_an_interrupt_when_an_async_loop_is_made_leaves_nothing_to_complain_abou
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.gettrace() is not None, reason="slow while coverage is measured")
+@where_nothing_is_traced
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_an_interrupt_at_any_moment_leaves_nothing_behind(way):
     assert interrupted(way, Interrupting()) == ("page", [])

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from conftest import where_nothing_is_traced
 from draw_pictures import DASHBOARD_PAGE, DOCS, FOLDER, PICTURES, pictures
 
 SVG = "{http://www.w3.org/2000/svg}"
 IMAGE = re.compile(r"!\[([^\]]+)\]\(([^)\s]+)\)")
 
-pytestmark = pytest.mark.skipif(sys.gettrace() is not None, reason="slow while coverage is measured")
+pytestmark = where_nothing_is_traced
 every_picture = pytest.mark.parametrize("name", PICTURES)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import where_nothing_is_traced
 from redouble import Policy, Rule, simulate
 from redouble._virtual import pace
 from redouble.backoff import exponential, fixed
@@ -162,12 +163,6 @@ RUNS = {10: 300, 20: 100, 50: 60, 100: 30, 150: 20, 200: 12}
 USUAL = [(name, clients) for name in WRITES_AND_MILLISECONDS for clients in (10, 50)]
 USUAL += [("full_jitter", 100), ("full_jitter", 200), ("equal_jitter", 100), ("no_jitter", 100)]
 ALL = [(name, clients) for name, rows in WRITES_AND_MILLISECONDS.items() for clients in rows]
-
-
-# Statistics show nothing of coverage, and take several times as long while that is measured.
-where_nothing_is_traced = pytest.mark.skipif(
-    sys.gettrace() is not None, reason="slow while coverage is measured"
-)
 
 
 @pytest.mark.slow
