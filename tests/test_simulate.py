@@ -169,7 +169,8 @@ ALL = [(name, clients) for name, rows in WRITES_AND_MILLISECONDS.items() for cli
 @where_nothing_is_traced
 @pytest.mark.parametrize(("strategy", "clients"), ALL if LONG else USUAL)
 def test_contention_takes_the_published_number_of_writes_and_time(strategy, clients):
-    runs = 500 if LONG else RUNS[clients] // (3 if strategy in ("no_backoff", "no_jitter") else 1)
+    usual = RUNS[clients] // (3 if strategy in ("no_backoff", "no_jitter") else 1)
+    runs = max(150, usual) if LONG else usual
     found = contention(strategy, clients=clients, runs=runs)
     writes, milliseconds = WRITES_AND_MILLISECONDS[strategy][clients]
     assert found.calls == pytest.approx(writes, rel=0.05)
