@@ -329,7 +329,9 @@ def word(ask: Ask) -> bool | None:
     """The same from a reader of headers."""
     for name in _SHOULD_RETRY:
         text = ask(name)
-        verdict = None if text is None else _TRUTH.get(text.strip(" \t").lower())
+        if text is None or len(text) > _LONGEST_TEXT:
+            continue
+        verdict = _TRUTH.get(text.strip(" \t").lower())
         if verdict is not None:
             return verdict
     return None
