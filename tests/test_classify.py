@@ -894,10 +894,10 @@ def test_a_request_is_looked_for_eight_layers_deep_and_no_further():
     assert (repeatable(error), request_method(error)) == (None, None)
 
 
-def test_the_context_of_an_unknown_error_names_no_request():
+def test_the_context_of_an_unknown_error_shows_its_request():
     error = ValueError()
     error.__context__ = Failure(request=sent("POST"))
-    assert repeatable(error) is None
+    assert repeatable(error) is False
 
 
 # Classifiers

@@ -323,20 +323,6 @@ def test_a_stop_by_a_cap_of_a_test_says_so() -> None:
     assert outcome.why == "capped at 2 attempts by testing.capped"
 
 
-def test_a_request_whose_method_can_be_read_only_once_is_called_a_request() -> None:
-    class Fleeting(Exception):
-        methods = ("POST",)
-
-        @property
-        def request(self) -> SimpleNamespace:
-            methods, self.methods = self.methods, ()
-            return SimpleNamespace(method=methods[0])
-
-    outcome = decide(STEADY.replace(on=Fleeting), Progress(1), Fleeting(), 0.0)
-    assert isinstance(outcome, Stop)
-    assert outcome.why.startswith("repeating this request might act twice; ")
-
-
 def test_a_breaker_that_cannot_say_whether_it_refuses_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     outcome = decide(STEADY.replace(breaker=Unsure(OSError("store"))), Progress(1), TimeoutError(), 0.0)
     assert isinstance(outcome, Wait)

@@ -563,7 +563,7 @@ ORDER = [
     "backoff",
     "_headers", "_hints", "_catalogue", "_codebook", "_classes", "_shapes", "_exchange", "_grpc", "_codes",
     "_database_codes",
-    "_kinds", "_questions", "_inquiry", "_explain", "classify",
+    "_kinds", "_questions", "_inquiry", "_explain", "classify", "_request_tables", "_requests",
     "_time", "_loops", "context", "_callables", "_checks", "_happenings", "events",
     "_window", "_guard", "budget", "_tripping", "_circuit", "breaker", "throttle", "_turns", "bulkhead",
     "registry",
@@ -585,11 +585,12 @@ ORDER = [
 ]
 # fmt: on
 
-# The one way back up: a policy reaches the drivers when it is used. Objections are loaded when they are asked for.
-LATE = {("policy", "_decorate"), ("policy", "_objections")}
-# Nobody else imports late, but for the command line, which loads a command when it is asked for, and for guards,
-# which are loaded when a policy has one.
-LATE_DOWNWARDS = {"__main__", "_config", "_guard_fields"}
+# The one way back up: a policy reaches the drivers when it is used. Objections, and requests behind a failure, are
+# loaded when they are asked for.
+LATE = {("policy", "_decorate"), ("policy", "_objections"), ("classify", "_requests")}
+# Nobody else imports late, but for the command line, which loads a command when it is asked for, for guards,
+# which are loaded when a policy has one, and for the first failure.
+LATE_DOWNWARDS = {"__main__", "_config", "_guard_fields", "_decide"}
 
 
 def is_type_checking(node):

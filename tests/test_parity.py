@@ -58,7 +58,16 @@ ONLY_SYNC = {
     "type", "take_over", "_async.carry_on", "in_event_loop", "warn_blocking", "_really",
     "outcome.close", "recover",
 }  # fmt: skip
-ONLY_ASYNC = {"_finished", "call.time_left", "time_limit_of", "time_limit", "timed_out", "_heard", "recover"}
+ONLY_ASYNC = {
+    "_finished",
+    "call.time_left",
+    "time_limit_of",
+    "time_limit",
+    "timed_out",
+    "limit.cut_off",
+    "_heard",
+    "recover",
+}
 # The same step under two names.
 TWINS = {"bulkhead.acquire_async": "bulkhead.acquire"}
 

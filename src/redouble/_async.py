@@ -146,9 +146,10 @@ async def within(attempt: Surroundings | None, function: Function, args: Args, k
         seconds = time_limit_of(attempt)
         if seconds is None:
             return await function(*args, **kwargs)
-        with time_limit(seconds):
+        with time_limit(seconds) as limit:
             return await function(*args, **kwargs)
-        raise timed_out(attempt, seconds)
+        # From the cancellation: its frames show where the attempt was, and which request it had sent.
+        raise timed_out(attempt, seconds) from limit.cut_off()
     finally:
         if token is None:
             current.set(outer)

@@ -17,7 +17,7 @@ from ._record import Record, assign
 from ._text import brief
 from ._trouble import report
 from .backoff import LONGEST, full_jitter, next_delay, shown_name
-from .classify import Cause, Classifier, Verdict, repeatable, request_method, retry_after, verdict
+from .classify import Cause, Classifier, Verdict, retry_after, verdict
 from .context import capped_at, caps, disabled_here, switched_off_everywhere, switches_off
 from .events import Reason
 
@@ -62,6 +62,8 @@ class Progress:
     """What to call that deadline: it may be this policy's own, or one set further out."""
     outer_retrying = False
     """Whether a call further out is already retrying."""
+    outside: int | None = None
+    """Of a block: the id of the exception that was being handled when it was entered."""
     rule_failures: dict[Any, int] | None = None
     """How many earlier failures each rule has answered for."""
 
@@ -114,8 +116,8 @@ def _decide(policy: Policy, progress: Progress, failure: Exception | Refused, no
     found, exact, key, rule = _judge(policy, failure)
     if not found.retryable:
         return Stop(Reason.not_retryable, f"not retryable ({found.reason or found.cause})", found)
-    if not _may_repeat(policy, failure, found, rule):
-        return Stop(Reason.not_idempotent, _not_idempotent(policy, failure), found)
+    if unsafe := _unsafe_to_repeat(policy, progress, failure, found, rule):
+        return Stop(Reason.not_idempotent, unsafe, found)
     if used_up := _used_up(policy, progress, rule, key):
         return Stop(Reason.attempts, used_up, found)
     hint = found.retry_after if exact is None else None
@@ -265,31 +267,36 @@ def _failures(progress: Progress, key: Any) -> int:
     return 1 + (progress.rule_failures or {}).get(key, 0)
 
 
-def _may_repeat(policy: Policy, failure: Exception | Refused, found: Verdict, rule: Rule | None) -> bool:
-    if found.unprocessed:
-        return True
-    # Who has a rule for it knows that what was turned away at the door was not carried out.
-    if rule is not None and found.cause is Cause.unauthorized:
-        return True
-    if policy.idempotent == "by_method":
-        return repeatable(_evidence(failure)) is not False
-    return policy.idempotent
+# 4xx that tell nothing of the effect, or are retried by default.
+_UNANSWERED = frozenset({408, 425, 429})
+
+
+def _unsafe_to_repeat(
+    policy: Policy, progress: Progress, failure: Exception | Refused, found: Verdict, rule: Rule | None
+) -> str | None:
+    """Return why another attempt might act twice; ``None`` if it may be made."""
+    if policy.idempotent is True:
+        return None
+    # A rule for a 4xx implies that the request was rejected: the server has answered.
+    status = found.status or 0
+    if rule is not None and 400 <= status < 500 and status not in _UNANSWERED:
+        return None
+    if policy.idempotent is False and not found.unprocessed:
+        return "the call may have had an effect, and the policy says idempotent=False"
+    # Late: only calls that have failed need it, and its tables.
+    from ._requests import search
+
+    sent = search(_evidence(failure), found.unprocessed, progress.outside).culprit
+    if sent is None:
+        return None
+    keyed = "" if sent.name else " or send an Idempotency-Key"
+    return f"repeating this {sent.name or sent.method} might act twice; if it may be repeated, say idempotent=True{keyed}"
 
 
 def _evidence(failure: Any) -> Any:
     """What to look at: the exception, or the result."""
     # By its class: isinstance would ask the exception for attributes, which may raise.
     return failure.result if type(failure) is Refused else failure
-
-
-def _not_idempotent(policy: Policy, failure: Exception | Refused) -> str:
-    if policy.idempotent is False:
-        return "the call may have had an effect, and the policy says idempotent=False"
-    method = request_method(_evidence(failure)) or "request"
-    return (
-        f"repeating this {method} might act twice; if it may be repeated, "
-        "say idempotent=True or send an Idempotency-Key"
-    )
 
 
 def _delay(

@@ -1,4 +1,4 @@
-"""The HTTP exchange behind a failure: where status, headers and request sit, found by shape.
+"""The HTTP response behind a failure: where status and headers sit, found by shape.
 
 By the rules of ``_shapes``: nothing is called, tested for truth or iterated, and bodies are not read. A
 status counts only where it can be nothing else; ``code`` alone is an SMTP, AMQP or exit code as often.
@@ -11,20 +11,15 @@ import sys
 from ._catalogue import (
     ERROR_STATUSES,
     OWN_EXCHANGE,
-    REPEATABLE_METHODS,
     RESPONSE_ATTRIBUTES,
     RESPONSE_KEYS,
     RESPONSE_STATUSES,
-    UNREPEATABLE_METHODS,
 )
-from ._headers import header
-from ._shapes import DICT, LIST, TUPLE, entry, lacks, probe, real, status_code, text, whole
+from ._shapes import DICT, LIST, TUPLE, entry, lacks, probe, real, status_code, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-# Responses
 
 
 def result_exchange(result: object) -> tuple[int | None, Any]:
@@ -131,10 +126,6 @@ def _own_exchange(exc: BaseException, answered: bool, headers: Any) -> tuple[int
     return status, headers
 
 
-def _responses(thing: object) -> list[object]:
-    return [found for name in RESPONSE_ATTRIBUTES if (found := probe(thing, name)) is not None]
-
-
 def _code(exc: BaseException, beside: bool) -> int | None:
     """``.code``, where it can only be a status: of the type that says so, or beside a response or headers."""
     if whole(probe(exc, "status")) is not None:
@@ -143,33 +134,3 @@ def _code(exc: BaseException, beside: bool) -> int | None:
     if beside or (code is not None and type(code) is probe(sys.modules.get("http"), "HTTPStatus")):
         return status_code(code)
     return None
-
-
-# Requests
-
-
-def request(failure: object) -> tuple[str | None, bool]:
-    """The method of the failed request, and whether it was sent with an idempotency key."""
-    responses = _responses(failure)
-    holders = [failure, *responses]
-    requests = [probe(holder, name) for holder in holders for name in ("request", "request_info")]
-    key = any((header(probe(found, "headers"), "Idempotency-Key") or "").strip() for found in requests)
-    for found in requests:
-        method = _method(probe(found, "method"))
-        if method is not None:
-            return method, key
-    # Last the standard library's own response, which remembers for itself what it answers to.
-    own = [probe(failure, "method"), *(probe(response, "http_verb") for response in responses)]
-    own += [probe(probe(failure, "fp"), "_method"), probe(failure, "_method")]
-    for found in own:  # whose error or result this is nobody knows, so only names of HTTP's are believed
-        method = _method(found)
-        if method in REPEATABLE_METHODS or method in UNREPEATABLE_METHODS:
-            return method, key
-    return None, key
-
-
-def _method(value: object) -> str | None:
-    method = text(value)
-    if method is None or len(method) > 20 or not (method.isascii() and method.replace("-", "").isalpha()):
-        return None
-    return method.upper()

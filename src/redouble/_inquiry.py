@@ -9,7 +9,7 @@ from __future__ import annotations
 from ._catalogue import Cause
 from ._classes import CERTIFICATE_TEXT
 from ._codes import aws
-from ._exchange import request, result_exchange
+from ._exchange import result_exchange
 from ._headers import reader
 from ._hints import INTERESTING, hint
 from ._kinds import kind_of
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _NO_RESPONSE = Verdict(False)  # without a reason: of an ordinary result there is nothing to say
 _DEEPEST = 8  # layers of wrapping
 _WIDEST = 64  # errors looked at inside one
-_MOST_REQUESTS = 10_000  # errors asked for their request
 
 
 def examined(failure: object, statuses: frozenset[int], now: float | None) -> Verdict:
@@ -150,21 +149,3 @@ def _combined(case: Case, found: Verdict) -> Verdict:
         f"{found.reason} inside {class_name(case.exc)}",
         found.unprocessed or never_sent,
     )
-
-
-def requests(failure: object, seen: dict[int, object], depth: int) -> list[tuple[str | None, bool]]:
-    """Method and key of the requests behind a failure: one, or in a group one for each error."""
-    if id(failure) in seen or depth > _DEEPEST or len(seen) > _MOST_REQUESTS:
-        return []
-    seen[id(failure)] = failure
-    if real(failure, BaseExceptionGroup):
-        return [found for leaf in leaves(failure) for found in requests(leaf, seen, depth + 1)]
-    method, key = request(failure)
-    if method is not None or key:
-        return [(method, key)]
-    if real(failure, BaseException):
-        for wrapped in inner(failure, kind_of(type(failure)).deep):
-            found = requests(wrapped, seen, depth + 1)
-            if found:
-                return found
-    return []

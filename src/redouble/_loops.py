@@ -49,15 +49,26 @@ def time_limit(seconds: float) -> AsyncioLimit | TrioLimit:
     """A plain context manager that cancels the block after so many seconds.
 
     When it strikes, the block's cancellation ends there and ``struck`` is true; a cancellation that
-    comes from outside passes through, also at the same instant.
+    comes from outside passes through, also at the same instant. ``cut_off()`` gives the cancellation, once:
+    its traceback shows where the block was.
     """
     return TrioLimit(seconds) if in_trio() else AsyncioLimit(seconds)
 
 
-class AsyncioLimit:
-    """`asyncio.timeout` for a plain ``with``: its coroutines never suspend, so they can be stepped."""
+class _Limit:
+    """What both limits share: whether they struck, and what they cut off."""
 
     struck = False
+    _cut: BaseException | None = None
+
+    def cut_off(self) -> BaseException | None:
+        """Return the cancellation that ended the block, and forget it: its frames hold this object."""
+        cut, self._cut = self._cut, None
+        return cut
+
+
+class AsyncioLimit(_Limit):
+    """`asyncio.timeout` for a plain ``with``: its coroutines never suspend, so they can be stepped."""
 
     def __init__(self, seconds: float) -> None:
         import asyncio
@@ -74,14 +85,12 @@ class AsyncioLimit:
         try:
             _step(self._timeout.__aexit__(kind, error, trace))
         except TimeoutError:
-            self.struck = True
+            self.struck, self._cut = True, error
         return self.struck
 
 
-class TrioLimit:
+class TrioLimit(_Limit):
     """A trio cancel scope with the same face."""
-
-    struck = False
 
     def __init__(self, seconds: float) -> None:
         trio: Any = sys.modules["trio"]
@@ -97,6 +106,7 @@ class TrioLimit:
         self._scope.__exit__(kind, error, trace)
         # Not by what __exit__ gives, which is true of a block without an error too.
         self.struck = bool(self._scope.cancelled_caught)
+        self._cut = error if self.struck else None
         return self.struck
 
 

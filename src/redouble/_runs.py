@@ -5,6 +5,8 @@ A run tells its call how the block ended, and leaves the waiting to the loop aro
 
 from __future__ import annotations
 
+import sys
+
 from . import _async, _sync
 from ._call import NO_ARGUMENTS, Call
 from ._checks import seconds as checked_seconds
@@ -38,6 +40,8 @@ class BlockAttempt(Attempt):
     _refused: Refused | None = None
     _token: Token[Surroundings | None]
     _outer: Surroundings | None = None
+    # The exception that was being handled outside, by its id: the object would hold its frames.
+    _outside = 0
     number = 1
 
     def __init__(self, policy: Policy, surroundings: Surroundings | None, call: Call | None = None) -> None:
@@ -60,6 +64,7 @@ class BlockAttempt(Attempt):
         if self._state is not _NEW:
             raise RuntimeError(f"attempt {self.number} was entered already: each runs its block once")
         self._state = _RUNNING
+        self._outside = id(sys.exception())
         if self._surroundings is not None:
             self._outer = current.get()
             self._token = current.set(self._surroundings)
@@ -107,6 +112,7 @@ class BlockAttempt(Attempt):
     def _begun(self) -> Call:
         """The call that this run belongs to, which begins with its first failure."""
         self._call = self._call or Call(self._policy, NAME, NO_ARGUMENTS, self._surroundings)
+        self._call.outside = self._outside
         return self._call
 
     def _forget(self) -> None:
@@ -166,7 +172,7 @@ class AsyncBlockAttempt(BlockAttempt):
     ) -> None:
         limit, self._limit = self._limit, None
         if limit is not None and self._surroundings is not None and limit.__exit__(kind, error, trace):
-            raise _async.timed_out(self._surroundings, self._seconds)
+            raise _async.timed_out(self._surroundings, self._seconds) from limit.cut_off()
 
     async def __aenter__(self) -> Self:
         return self._started()

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import builtins
 
-from ._catalogue import ERRNOS, REPEATABLE_METHODS, RETRYABLE_STATUSES, Cause
+from ._catalogue import ERRNOS, RETRYABLE_STATUSES, Cause
 from ._exchange import looks_like_headers, result_exchange
 from ._explain import Told, story
 from ._hints import headers_hint, parse_retry_after
-from ._inquiry import Inquiry, examined, requests
+from ._inquiry import Inquiry, examined
 from ._questions import Verdict
 from ._record import Record, assign
 from ._shapes import (
@@ -30,6 +30,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any, TypeVar
+
+    from ._requests import Search
 
     E = TypeVar("E", bound=Exception)
     Names = type[Exception] | str | Iterable[type[Exception] | str]
@@ -315,10 +317,12 @@ def retry_after(source: object, /, *, now: float | None = None) -> float | None:
 
 
 def repeatable(failure: object, /) -> bool | None:
-    """Whether the failed HTTP request may be sent twice; None where no request is to be seen.
+    """Return whether the failed request may be sent twice; None where no request is visible.
 
-    That is so by its method (GET, HEAD, PUT, DELETE, OPTIONS, TRACE), or by an ``Idempotency-Key``. Takes an
-    exception or a response, and looks where ``verdict`` looks: into wrappers, and at every error in a group.
+    It may by its method (GET, HEAD, PUT, DELETE, OPTIONS, TRACE), by an ``Idempotency-Key``, or as a read
+    that is sent as POST. Takes an exception or a response. All requests count that are found on it, on the
+    errors that it wraps or was raised in the handling of, and in the frames that it came through: one that
+    may not be repeated decides.
 
     >>> from urllib.request import Request
     >>> error = TimeoutError()
@@ -326,20 +330,24 @@ def repeatable(failure: object, /) -> bool | None:
     >>> repeatable(error), repeatable(TimeoutError())
     (False, None)
     """
-    if _plain(failure) is not None:  # carries nothing, so no request either
-        return None
-    found = requests(failure, {}, 0)
-    return all(key or method in REPEATABLE_METHODS for method, key in found) if found else None
+    found = _requests_behind(failure)
+    return found.culprit is None if found.sent else None
 
 
 def request_method(failure: object, /) -> str | None:
-    """The method of the failed HTTP request in capitals; None where no request is to be seen.
+    """Return the method of the failed request in capitals; None where no request is visible.
 
-    In a group, that of the first request that may not be sent twice.
+    Of several, that of the first that may not be sent twice.
 
     >>> request_method(TimeoutError()) is None
     True
     """
-    found = requests(failure, {}, 0)
-    unsafe = [method for method, key in found if not key and method not in REPEATABLE_METHODS]
-    return next((method for method in (*unsafe, *(method for method, _ in found)) if method), None)
+    found = _requests_behind(failure)
+    return next((sent.method for sent in (found.culprit, *found.sent) if sent and sent.method), None)
+
+
+def _requests_behind(failure: object) -> Search:
+    # Late: only calls that have failed need it, and its tables.
+    from ._requests import search
+
+    return search(failure)
