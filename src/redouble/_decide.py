@@ -289,8 +289,8 @@ def _unsafe_to_repeat(
     sent = search(_evidence(failure), found.unprocessed, progress.outside).culprit
     if sent is None:
         return None
-    keyed = "" if sent.name else " or send an Idempotency-Key"
-    return f"repeating this {sent.name or sent.method} might act twice; if it may be repeated, say idempotent=True{keyed}"
+    how = "say idempotent=True" if sent.name else "say idempotent=True or send an Idempotency-Key"
+    return f"repeating this {sent.name or sent.method} might act twice; if it may be repeated, {how}"
 
 
 def _evidence(failure: Any) -> Any:

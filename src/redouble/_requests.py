@@ -269,7 +269,7 @@ def shown_by(failure: object) -> list[Sent]:
     shown = [last]
     # urllib3 forgets the method of a request that a 303 has redirected, which is a POST as a rule.
     passed: Any = probe(probe(failure, "retries"), "history")
-    redirects: list[object] = list(passed) if type(passed) is tuple else []
+    redirects = list(TUPLE.__iter__(passed)) if real(passed, TUPLE) else []
     if any(whole(probe(redirect, "status")) == 303 for redirect in redirects):
         shown.append(Sent("POST"))
     for holder in holders:
