@@ -69,9 +69,9 @@ _at_fork(
 class SqliteStore(Store):
     """Letters in one file, shared by any number of threads and processes of one machine."""
 
-    # Every open connection. The collector finalizes the objects of a cycle in any order: a connection that only
-    # its store holds may come first, and Python 3.13 warns that it was left open. Those that came along in a
-    # fork of which Python was not told stay here: to close them would disturb the parent.
+    # Every open connection. The collector finalizes the objects of a cycle in any order: a connection that
+    # only its store holds may come first, and Python 3.13 warns that it was left open. Those that came along
+    # in a fork of which Python was not told stay here: to close them would disturb the parent.
     _open: ClassVar[set[Connection]] = set()
 
     def __init__(self, path: str, patience: float = PATIENCE) -> None:
