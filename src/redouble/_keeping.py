@@ -46,7 +46,7 @@ class Keeping(Account):
             "error": self.lost,
             "failure_code": self._code,
             "attempts": self.attempt,
-            "first_attempt_at": wall - max(0.0, self.elapsed()),
+            "first_attempt_at": wall - self.elapsed(),
             "last_attempt_at": wall,
             # Not a key of the call around it, of which this may be one of several.
             "idempotency_key": self.key.value() if self.key and self.policy.idempotency_key else None,

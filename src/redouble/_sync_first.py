@@ -145,14 +145,13 @@ def _wrap_known(policy: Policy, function: Function, name: str) -> Function:  # n
     until = policy.until
     # Where a deadline is all that is asked for, and nothing is set further out, the surroundings are made
     # on the spot: what `first_attempt` would give, without the call, is a seventh off the whole.
-    seconds = policy.deadline if policy.idempotency_key is False else None
+    seconds = policy.deadline if policy.idempotency_key is False and policy.clock is None else None
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         outer = current.get()
         if seconds is not None and outer is None and not fakes:
-            clock = policy.clock or time.monotonic
-            started = clock()
-            first: Surroundings = policy, clock, started, started + seconds, 1, 1, None, None, None
+            started = time.monotonic()
+            first: Surroundings = policy, time.monotonic, started, started + seconds, 1, 1, None, None, None
         else:
             first = first_attempt(policy, name, args, kwargs)
             if not first[NUMBER]:
