@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import concurrent.futures
 import copy
 import datetime
@@ -1073,6 +1074,30 @@ def test_causes_are_words():
         "connection", "disconnected", "timeout", "rate_limited", "unavailable",
         "server_error", "conflict", "unauthorized", "permanent", "unknown",
     ]  # fmt: skip
+
+
+CERTIFICATE = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"
+
+
+@pytest.mark.parametrize("texts", [(CERTIFICATE, "lost"), ("lost", CERTIFICATE)])
+def test_a_bad_certificate_leaves_the_verdict_on_the_next_lost_connection_alone(texts, monkeypatch):
+    monkeypatch.setattr("redouble.classify._judged", {})
+    for text in (*texts, *texts):
+        assert verdict(ConnectionError(text)).retryable is (text == "lost")
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 3])
+def test_what_is_remembered_of_a_builtin_error_holds_for_every_other_of_its_kind(first, monkeypatch):
+    monkeypatch.setattr("redouble.classify._judged", {})
+    arguments = [(), ("lost",), (CERTIFICATE,), (errno.ECONNRESET, CERTIFICATE)]
+    kinds = [
+        kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, Exception)
+    ]
+    for args in arguments[first:] + arguments[:first]:
+        for kind in kinds:
+            if not issubclass(kind, (SyntaxError, UnicodeError, BaseExceptionGroup)):
+                failure = kind(*args)
+                assert verdict(failure) == Classifier()._examined(failure, None)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 
 from ._catalogue import ERRNOS, REPEATABLE_METHODS, RETRYABLE_STATUSES, Cause
+from ._classes import CERTIFICATE_TEXT
 from ._exchange import looks_like_headers, result_exchange
 from ._explain import Told, story
 from ._hints import headers_hint, parse_retry_after
@@ -20,6 +21,7 @@ from ._shapes import (
     ancestry,
     class_name,
     listed,
+    message,
     probe,
     real,
     status_code,
@@ -61,10 +63,12 @@ _BUILTIN = {
     if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, BaseExceptionGroup)
 }
 _judged: dict[tuple[int, int | None], Verdict] = {}
+# The one builtin that without an errno is judged by its text too.
+_VAGUE = id(ConnectionError)
 
 
 def _plain(failure: object) -> tuple[int, int | None] | None:
-    """The class and errno of a builtin error that carries nothing else."""
+    """The class and errno of a builtin error whose verdict nothing else decides."""
     kind = id(type(failure))
     numbered = _BUILTIN.get(kind)
     if numbered is None:
@@ -73,7 +77,11 @@ def _plain(failure: object) -> tuple[int, int | None] | None:
     if error.__cause__ is not None or error.__dict__:
         return None
     number = error.errno if numbered else None
-    return (kind, number) if number is None or (type(number) is int and number in ERRNOS) else None
+    if number is None:
+        return None if kind == _VAGUE and CERTIFICATE_TEXT in message(error) else (kind, None)
+    # Windows has numbers of its own beside the errno.
+    known = type(number) is int and number in ERRNOS and getattr(error, "winerror", None) is None
+    return (kind, number) if known else None
 
 
 class Classifier(Record):
