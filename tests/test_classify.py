@@ -386,10 +386,7 @@ def test_errno_of_what_is_no_oserror_is_not_read():
 
 @pytest.mark.parametrize(
     "error",
-    [
-        kind("x")
-        for kind in (ValueError, TypeError, KeyError, RuntimeError, MemoryError, EOFError, StopIteration)
-    ],
+    [kind("x") for kind in (ValueError, TypeError, KeyError, RuntimeError, MemoryError, EOFError)],
 )
 def test_programming_errors_are_unknown_and_not_retried(error):
     assert brief(error) == (False, False, C.unknown)
@@ -581,6 +578,15 @@ def test_one_permanent_leaf_makes_a_group_permanent():
 def test_a_group_is_unprocessed_if_all_of_its_leaves_are():
     refused = ConnectionRefusedError()
     assert brief(ExceptionGroup("g", [refused, refused])) == (True, True, C.connection)
+
+
+def test_a_group_that_is_in_its_group_twice_is_opened_once():
+    group = TimeoutError()
+    for _ in range(60):  # opened each time, that would be more leaves than there are seconds in a century
+        group = ExceptionGroup("g", [group, group])
+    assert brief(group) == (True, False, C.timeout)
+    assert "a group of 2" in explain(group)
+    assert repeatable(group) is None
 
 
 def test_a_group_reports_the_status_its_leaves_agree_on():

@@ -8,11 +8,12 @@ import math
 import signal
 import threading
 import time
+from random import Random
 
 import pytest
 
 from conftest import StillRunning, watchdog
-from redouble import DeadlineExceeded, Policy, ResultRejected, hedging, history, retrying
+from redouble import DeadlineExceeded, Policy, ResultRejected, Rule, hedging, history, retrying
 from redouble._leases import Renewal
 from redouble._time import DAY, real_sleep
 from redouble.backoff import fixed
@@ -253,3 +254,30 @@ def test_a_clock_that_goes_back_makes_the_time_of_an_expired_call_not_negative(f
     with pytest.raises(DeadlineExceeded) as caught:
         flavour.call(policy, flavour.scripted(TimeoutError("slow")))
     assert caught.value.elapsed == 0.0
+
+
+# Hints
+
+
+class Busy(Exception):
+    retry_after = 0.001
+
+
+def test_a_tiny_hint_does_not_switch_the_backoff_off(flavour, clock):
+    fetch = flavour.scripted(*[Busy()] * 2000)
+    policy = Policy(attempts=None, deadline=600.0, clock=clock, sleep=clock.sleep, rng=Random(1))
+    with pytest.raises(DeadlineExceeded):
+        flavour.call(policy, fetch)
+    assert 30 < len(fetch.calls) < 80
+
+
+# Groups
+
+
+def test_a_type_in_on_and_in_rules_reaches_into_groups(flavour, clock):
+    recovered = []
+    error = ExceptionGroup("both", [KeyError(1), ExceptionGroup("inner", [KeyError(2)])])
+    for fields in ({"on": KeyError}, {"rules": {KeyError: Rule(recover=recovered.append)}}):
+        policy = Policy(clock=clock, sleep=clock.sleep, **fields)
+        assert flavour.call(policy, flavour.scripted(error, "page")) == "page"
+    assert recovered == [error]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from _weakref import ref
 
 from . import _codes, _database_codes
-from ._catalogue import BUILTINS, LOST, Row, wrapping
-from ._classes import CLASSES, WARNING_CLASSES, WRAPPING_PACKAGES
+from ._catalogue import BUILTINS, LOST, PERMANENT, Row, wrapping
+from ._classes import CLASSES, CONTROL_FLOW, WARNING_CLASSES, WRAPPING_PACKAGES
 from ._shapes import lineage
 from .errors import RedoubleError
 
@@ -31,6 +31,7 @@ class Kind:
 
     __slots__ = (
         "builtin",
+        "control",
         "deep",
         "failure",
         "group",
@@ -47,6 +48,10 @@ class Kind:
     def __init__(self, cls: type) -> None:
         self.names = lineage(cls)
         self.rule, self.row, self.readers = _tables(self.names)
+        iteration = issubclass(cls, (StopIteration, StopAsyncIteration))
+        self.control = iteration or not CONTROL_FLOW.isdisjoint(self.names)
+        if self.control:
+            self.rule, self.row = "control flow", PERMANENT
         # A wrapper: any place where the real failure may hide is searched.
         packages = {package for package, _ in self.names}
         self.deep = self.row.inside if self.row is not None else not WRAPPING_PACKAGES.isdisjoint(packages)

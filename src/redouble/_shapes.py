@@ -190,15 +190,17 @@ def listed(cls: type, names: frozenset[type[Exception] | str]) -> bool:
 
 
 def leaves(group: BaseException) -> list[BaseException]:
-    """The errors in a group that are not groups themselves, in order, at any depth."""
+    """The errors in a group that are not groups themselves, in order, at any depth; else the error itself."""
     found: list[BaseException] = []
+    seen: set[int] = set()
     stack = [group]
     while stack:
         member = stack.pop()
-        if real(member, BaseExceptionGroup):
-            stack.extend(reversed(_members(member)))
-        else:
+        if not real(member, BaseExceptionGroup):
             found.append(member)
+        elif id(member) not in seen:  # one group may be in many: each is opened once
+            seen.add(id(member))
+            stack.extend(reversed(_members(member)))
     return found
 
 

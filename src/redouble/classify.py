@@ -234,7 +234,7 @@ def _is_failure(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, Exception)
 
 
-_DEFAULT = Classifier()
+DEFAULT = Classifier()
 
 
 def verdict(failure: object, /) -> Verdict:
@@ -247,7 +247,7 @@ def verdict(failure: object, /) -> Verdict:
     >>> verdict((503, {"Retry-After": "7"}, b"")).reason
     'HTTP 503 with Retry-After: 7'
     """
-    return _DEFAULT.verdict(failure)
+    return DEFAULT.verdict(failure)
 
 
 def transient(kind: type[E]) -> type[E]:
@@ -281,7 +281,7 @@ def explain(failure: object, /) -> str:
     URLError: nothing decides; urllib.URLError is a wrapper; looked inside
       ConnectionRefusedError: operating system decides; no own error, code, HTTP status, class, own word
     """
-    return _DEFAULT.explain(failure)
+    return DEFAULT.explain(failure)
 
 
 def is_retryable(failure: object, /, *, idempotent: bool = True) -> bool:
@@ -313,7 +313,7 @@ def retry_after(source: object, /, *, now: float | None = None) -> float | None:
     (120.0, 0.25)
     """
     if real(source, BaseException):
-        return _DEFAULT._examined(source, now).retry_after
+        return DEFAULT._examined(source, now).retry_after
     status, headers = result_exchange(source)
     if status is None:
         headers = probe(source, "headers")
