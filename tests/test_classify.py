@@ -380,6 +380,24 @@ def test_windows_numbers_mean_the_same_as_errno_or_as_winerror(number, expected)
     assert brief(OSError(number, "x")) == expected
 
 
+@pytest.mark.parametrize("status", [512, 550, 599 - 2])
+def test_a_status_that_is_not_https_is_not_taken_for_it(status):
+    assert brief(Failure(status=status)) == (False, False, C.unknown)
+    assert verdict(Failure(status=status)).status is None
+    assert brief(Failure(errcode=status)) == (False, False, C.unknown)
+
+
+def test_a_status_that_no_list_has_counts_where_the_rest_is_https():
+    for found in (
+        Failure(status=512, headers={}),
+        Failure(status_code=512),
+        Failure(status=512, http_status=512),
+        Failure(response=Thing(status=512)),
+    ):
+        assert brief(found) == (True, False, C.server_error)
+    assert brief(Failure(status=503)) == (True, False, C.unavailable)
+
+
 def test_errno_of_what_is_no_oserror_is_not_read():
     assert brief(Failure(errno=errno.ECONNRESET)) == (False, False, C.unknown)
 
