@@ -201,7 +201,8 @@ def _steers(policy: Policy, failure: Any) -> bool:
     flow = [leaf for leaf in leaves(failure) if kind_of(type(leaf)).control]
     if not flow:
         return False
-    types = [*(policy.on if isinstance(policy.on, tuple) else ()), *policy.rules]
+    on: Any = policy.on
+    types: list[Any] = [*(on if isinstance(on, tuple) else ()), *policy.rules]
     named = tuple([kind for kind in types if isinstance(kind, type) and kind_of(kind).control])
     return not all(isinstance(leaf, named) for leaf in flow)
 
@@ -212,7 +213,8 @@ def _verdict(policy: Policy, failure: Exception | Refused) -> tuple[Verdict, flo
         if not facts.reason:
             facts = Verdict(False, reason=failure.reason)
         return _with_retryable(facts, True, failure.result), failure.after
-    on, error = policy.on, _evidence(failure)
+    on: Any = policy.on
+    error = _evidence(failure)
     if on is None:
         return verdict(error), None
     if isinstance(on, Classifier):
@@ -222,7 +224,7 @@ def _verdict(policy: Policy, failure: Exception | Refused) -> tuple[Verdict, flo
     return _by_answer(on(error), error)
 
 
-def _is_a(error: Exception, kinds: tuple[type[Exception], ...]) -> bool:
+def _is_a(error: Exception, kinds: Any) -> bool:
     """Whether an error is of one of these kinds; of a group, itself or all that is in it."""
     return isinstance(error, kinds) or all(isinstance(leaf, kinds) for leaf in leaves(error))
 
@@ -262,16 +264,17 @@ def _rule_for(policy: Policy, failure: Exception | Refused, found: Verdict) -> t
     return None, None
 
 
-def _type_key(rules: Any, failure: Any) -> type | None:
+def _type_key(rules: Any, failure: Any) -> Any:
     """The type whose rule answers for a failure; for a group, one of groups or one that all in it share."""
     own = _nearest(rules, failure)
-    if not issubclass(type(failure), BaseExceptionGroup) or (own and issubclass(own, BaseExceptionGroup)):
+    groups: Any = BaseExceptionGroup
+    if not issubclass(type(failure), groups) or (own is not None and issubclass(own, groups)):
         return own
     first, *others = {_nearest(rules, leaf) for leaf in leaves(failure)}
     return own if others else first
 
 
-def _nearest(rules: Any, failure: object) -> type | None:
+def _nearest(rules: Any, failure: object) -> Any:
     for kind in type(failure).__mro__:
         if kind in rules:
             return kind
