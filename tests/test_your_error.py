@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import inspect
 import logging
 import math
 import signal
@@ -13,11 +15,16 @@ from random import Random
 import pytest
 
 from conftest import StillRunning, watchdog
-from redouble import DeadlineExceeded, Policy, ResultRejected, Rule, hedging, history, retrying
+from redouble import DeadlineExceeded, Policy, ResultRejected, Rule, hedging, history, retry, retrying
 from redouble._leases import Renewal
 from redouble._time import DAY, real_sleep
 from redouble.backoff import fixed
-from redouble.events import GaveUp, Reason
+from redouble.breaker import CircuitBreaker
+from redouble.budget import TokenBudget
+from redouble.bulkhead import Bulkhead
+from redouble.context import outgoing_headers
+from redouble.deadletter import DeadLetters
+from redouble.events import GaveUp, Reason, correlate
 from redouble.testing import scripted
 from redouble.throttle import AdaptiveThrottle
 
@@ -281,3 +288,211 @@ def test_a_type_in_on_and_in_rules_reaches_into_groups(flavour, clock):
         policy = Policy(clock=clock, sleep=clock.sleep, **fields)
         assert flavour.call(policy, flavour.scripted(error, "page")) == "page"
     assert recovered == [error]
+
+
+# A block that fails with what ends loops
+
+
+@pytest.mark.parametrize("end", [StopIteration, StopAsyncIteration])
+def test_an_error_that_ends_loops_is_raised_by_a_block_whose_recover_fails(flavour, clock, end):
+    def recover(error):
+        raise ValueError("no token")
+
+    def block(attempt):
+        raise error
+
+    error = end("empty")
+    policy = Policy(rules={end: Rule(recover=recover)}, clock=clock, sleep=clock.sleep)
+    if flavour.is_async and end is StopIteration:
+        with pytest.raises(RuntimeError) as caught:  # so does Python itself with any coroutine
+            flavour.block(policy, block)
+        assert caught.value.__cause__ is error
+    else:
+        with pytest.raises(end) as caught:
+            flavour.block(policy, block)
+        assert caught.value is error
+    assert "recover raised ValueError: no token" in note(error)
+
+
+def test_a_block_left_with_an_error_that_ends_loops_is_over(clock):
+    places = Bulkhead(1)
+    policy = Policy(
+        rules={StopIteration: Rule(recover=raises)}, clock=clock, sleep=clock.sleep, bulkhead=places
+    )
+    runs = 0
+    for attempt in retrying(policy):
+        try:
+            with attempt:
+                runs += 1
+                raise StopIteration
+        except StopIteration:
+            pass
+    assert runs == 1
+    assert places.snapshot() == (0, 0)
+
+
+# Plain functions that turn out to be async
+
+
+@pytest.fixture(autouse=True)
+def _no_coroutine_is_left():
+    yield
+    gc.collect()  # a coroutine that was never awaited is told of when it goes
+
+
+async def answer(*_, **__):
+    return False
+
+
+def refuses(*args, **kwargs):
+    return answer()
+
+
+@pytest.mark.parametrize("fields", [{"on": refuses}, {"enabled": refuses}])
+def test_a_predicate_that_gives_a_coroutine_is_refused_and_noted(flavour, clock, fields):
+    error = KeyError("stock")
+    fetch = flavour.scripted(error, "page")
+    with pytest.raises(KeyError) as caught:
+        flavour.call(Policy(clock=clock, sleep=clock.sleep, **fields), fetch)
+    assert caught.value is error
+    assert "gave something to be awaited: it must be a plain function" in note(error)
+    assert len(fetch.calls) == 1
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"deadline": 60.0}, {"budget": TokenBudget()}, {"bulkhead": Bulkhead(1)}]
+)
+def test_an_until_that_gives_a_coroutine_is_refused(flavour, clock, more):
+    if "budget" in more:
+        more = {**more, "deadline": 60.0}
+    policy = Policy(clock=clock, sleep=clock.sleep, until=refuses, **more)
+    with pytest.raises(TypeError, match="until gave something to be awaited"):
+        flavour.call(policy, flavour.scripted("page"))
+
+
+def test_what_until_says_counts_by_its_truth(flavour, clock):
+    answers = iter([0, None, "yes"])
+    policy = Policy(clock=clock, sleep=clock.sleep, until=lambda result: next(answers))
+    assert flavour.call(policy, flavour.scripted(1, 2, 3)) == 3
+
+
+def test_a_future_is_no_answer_either():
+    async def main():
+        answers = []
+
+        def on(error):
+            answers.append(asyncio.get_running_loop().create_future())
+            return answers[-1]
+
+        with pytest.raises(KeyError) as caught:
+            await Policy(on=on)(scripted(KeyError("stock"), asynchronous=True))()
+        assert "on gave something to be awaited" in note(caught.value)
+
+    asyncio.run(main())
+
+
+def reported(caplog):
+    [record] = [record for record in caplog.records if record.message.endswith("(said once)")]
+    return f"{record.message}: {record.exc_info[1]}"
+
+
+def test_a_listener_that_gives_a_coroutine_is_reported_once(flavour, clock, caplog):
+    policy = Policy(clock=clock, sleep=clock.sleep, listeners=[refuses])
+    assert flavour.call(policy, flavour.scripted(TimeoutError(), TimeoutError(), "page")) == "page"
+    assert reported(caplog) == (
+        "listener refuses failed (said once): it gave something to be awaited: it must be a plain function"
+    )
+
+
+def test_a_listener_may_start_a_task():
+    heard = []
+
+    async def tell(event):
+        heard.append(event)
+
+    async def main():
+        tasks = []
+        listener = lambda event: tasks.append(asyncio.create_task(tell(event))) or tasks[-1]  # noqa: E731
+        await Policy(listeners=[listener], base=0)(scripted(TimeoutError(), "page", asynchronous=True))()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+    assert len(heard) == 2
+
+
+@pytest.mark.parametrize("field", ["backoff", "clock"])
+def test_a_backoff_or_clock_that_gives_a_coroutine_is_reported_once_and_replaced(flavour, caplog, field):
+    policy = Policy(sleep=lambda seconds: None, **{field: refuses})
+    assert flavour.call(policy, flavour.scripted(TimeoutError(), TimeoutError(), "page")) == "page"
+    assert "it gave something to be awaited" in reported(caplog)
+
+
+def test_a_hook_that_gives_a_coroutine_correlates_nothing(clock, caplog):
+    heard = []
+    correlate(refuses)
+    try:
+        Policy(clock=clock, sleep=clock.sleep, listeners=[heard.append]).call(
+            scripted(TimeoutError(), "page")
+        )
+    finally:
+        correlate(None)
+    assert [dict(event.correlation) for event in heard] == [{}, {}]
+    assert "it gave something to be awaited" in reported(caplog)
+
+
+def test_a_breaker_whose_ignore_gives_a_coroutine_counts_the_failure(clock, caplog):
+    breaker = CircuitBreaker(1, ignore=refuses, clock=clock)
+    breaker.failure(breaker.enter(), TimeoutError())
+    assert breaker.refuses()
+    assert "it gave something to be awaited" in reported(caplog)
+
+
+def test_an_idempotency_key_that_is_a_coroutine_is_refused(flavour):
+    policy = Policy(idempotency_key=refuses)
+    with pytest.raises(TypeError, match="idempotency_key gave something to be awaited"):
+        flavour.call(policy, flavour.function(outgoing_headers))
+
+
+def test_a_payload_that_is_a_coroutine_is_not_kept(flavour, clock, tmp_path):
+    with DeadLetters(tmp_path / "letters.db") as letters:
+        policy = Policy(attempts=1, dead_letters=letters, payload=refuses, clock=clock)
+        with pytest.raises(TimeoutError):
+            flavour.call(policy, flavour.scripted(TimeoutError()))
+        [letter] = letters.list()
+    assert letter.payload is None
+    assert "it gave something to be awaited" in letter.replay_instructions
+
+
+def test_functions_of_dead_letters_that_give_coroutines_are_reported(tmp_path, caplog):
+    with DeadLetters(tmp_path / "letters.db") as letters:
+        letters.on_depth(1, refuses)
+        letters.put()
+        assert "on_depth() failed" in reported(caplog)
+        caplog.clear()
+        assert letters.replay(lambda letter: None, progress=refuses).replayed == 1
+        assert "progress= failed" in reported(caplog)
+
+
+def scope():
+    with retrying() as call:
+        return call
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        Policy().call,
+        Policy(),
+        retry,
+        lambda coroutine: retry(coroutine, attempts=2),
+        retrying,
+        lambda coroutine: scope()(coroutine),
+        hedging.hedge(after=1.0),
+        Bulkhead(1),
+    ],
+)
+def test_a_coroutine_in_the_place_of_a_function_is_refused_and_closed(use):
+    coroutine = answer()
+    with pytest.raises(TypeError, match="coroutine"):
+        use(coroutine)
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED

@@ -7,6 +7,7 @@ the way. It asks `decide`, and says what comes next or what comes out at the end
 from __future__ import annotations
 
 from . import events
+from ._callables import truth
 from ._decide import Refused, Stop, decide, refused_by
 from ._keeping import Keeping
 from ._text import brief
@@ -129,7 +130,7 @@ class Call(Keeping):
         """Whether ``until`` is content with a later result; an error in it propagates, as the end."""
         until = self.policy.until
         try:
-            return until is None or bool(until(result))
+            return until is None or truth("until", until(result))
         except BaseException as error:
             self.abandon()
             if (self.attempt > 1 or self.policy._successes) and isinstance(error, Exception):

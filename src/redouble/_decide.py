@@ -12,6 +12,7 @@ What it knows of the call is a `Progress`, in numbers; what it is asked about is
 
 from __future__ import annotations
 
+from ._callables import plain, truth
 from ._kinds import kind_of
 from ._numbers import INF
 from ._record import Record, assign
@@ -177,7 +178,7 @@ def _enabled(policy: Policy) -> bool:
     if disabled_here():
         return False
     enabled = policy.enabled
-    return enabled is True or (enabled is not False and bool(enabled()))
+    return enabled is True or (enabled is not False and truth("enabled", enabled()))
 
 
 def _judge(policy: Policy, failure: Exception | Refused) -> tuple[Verdict, float | None, Any, Rule | None]:
@@ -221,7 +222,7 @@ def _verdict(policy: Policy, failure: Exception | Refused) -> tuple[Verdict, flo
         return on.verdict(error), None
     if isinstance(on, tuple):
         return _with_retryable(verdict(error), _is_a(error, on), error), None
-    return _by_answer(on(error), error)
+    return _by_answer(plain("on", on(error)), error)
 
 
 def _is_a(error: Exception, kinds: Any) -> bool:

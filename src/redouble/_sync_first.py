@@ -11,6 +11,7 @@ from types import CoroutineType
 
 from ._async_first import onlookers, take_over, tell_onlookers
 from ._call import Call
+from ._callables import truth
 from ._decide import Refused
 from ._sync import failed, resume, start, within
 from ._time import fakes
@@ -68,7 +69,8 @@ def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
         else:
             if type(result) is CoroutineType:
                 return take_over(policy, name, None, result, function, args, kwargs)
-            if until(result):
+            answer = until(result)
+            if answer is True or truth("until", answer):
                 return result
             call = Call(policy, name, (args, kwargs))
             if not failed(call, Refused(result)):
@@ -129,7 +131,7 @@ def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:
         else:
             if type(result) is CoroutineType:
                 return take_over(policy, name, first, result, function, args, kwargs)
-            if policy.until is None or policy.until(result):
+            if policy.until is None or truth("until", policy.until(result)):
                 tell_onlookers(policy, name, ticket)
                 return result
             call = Call(policy, name, (args, kwargs), first, ticket)
@@ -173,7 +175,7 @@ def _wrap_known(policy: Policy, function: Function, name: str) -> Function:  # n
         else:
             if type(result) is CoroutineType:
                 return take_over(policy, name, first, result, function, args, kwargs)
-            if until is None or until(result):
+            if until is None or truth("until", until(result)):
                 return result
             call = Call(policy, name, (args, kwargs), first)
             if not failed(call, Refused(result)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from contextvars import ContextVar
 
+from ._callables import plain
 from ._numbers import INF
 from ._trouble import report
 
@@ -60,7 +61,7 @@ class SafeClock:
     def __call__(self) -> float:
         if self._behind is None:
             try:
-                now = float(self._own())
+                now = float(plain("it", self._own()))
                 if -INF < now < INF:
                     self._last = now
                     return now
