@@ -88,9 +88,9 @@ def plain(what: str, answer: object) -> Any:
     return answer
 
 
-def told(answer: Any) -> None:
+def told(answer: object) -> None:
     """Refuses the coroutine of a listener, which nobody awaits. A task that it started is its own affair."""
-    if type(answer) is CoroutineType:
+    if issubclass(type(answer), CoroutineType):
         plain("it", answer)
 
 

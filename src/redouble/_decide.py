@@ -195,16 +195,15 @@ def _judge(policy: Policy, failure: Exception | Refused) -> tuple[Verdict, float
     return found, exact, key, rule
 
 
-def _steers(policy: Policy, failure: Any) -> bool:
+def _steers(policy: Policy, failure: Exception | Refused) -> bool:
     """Whether a failure is control flow, such as `unittest.SkipTest`, which the policy does not name."""
-    if type(failure) is Refused:
+    kind, error = kind_of(type(failure)), _evidence(failure)
+    if type(failure) is Refused or not (kind.control or kind.group):
         return False
-    flow = [leaf for leaf in leaves(failure) if kind_of(type(leaf)).control]
-    if not flow:
-        return False
+    flow = [leaf for leaf in leaves(error) if kind_of(type(leaf)).control]
     on: Any = policy.on
     types: list[Any] = [*(on if isinstance(on, tuple) else ()), *policy.rules]
-    named = tuple([kind for kind in types if isinstance(kind, type) and kind_of(kind).control])
+    named = tuple([key for key in types if isinstance(key, type) and kind_of(key).control])
     return not all(isinstance(leaf, named) for leaf in flow)
 
 
