@@ -565,8 +565,8 @@ class Caller:
         self.decorated = policy(self.function())
         rules = list(policy.rules.values())
         self.base = max([policy.base, *[rule.base or 0.0 for rule in rules]])
-        cap = max([policy.cap, *[rule.cap or 0.0 for rule in rules]])
-        self.longest = min(max(cap, policy.patience + self.base, 5.0), backoff.LONGEST)
+        self.cap = max([policy.cap, *[rule.cap or 0.0 for rule in rules]])
+        self.longest = min(max(self.cap, policy.patience + self.base, 5.0), backoff.LONGEST)
         self.same = TimeoutError("again and again")
         self.fresh()
 
@@ -655,7 +655,8 @@ class Caller:
         """A hint is never undercut, and the attempts of a rule are never exceeded."""
         world, policy, (_, failure, hint) = self.world, self.policy, self.last
         if hint and policy.on != world.judge:
-            most = min(hint + self.base, backoff.LONGEST) * (1 + 1e-9)
+            # The backoff's own wait, where that is longer, is no longer than the cap.
+            most = min(max(hint + self.base, self.cap), backoff.LONGEST) * (1 + 1e-9)
             if hint > policy.patience or not hint <= event.delay <= most:
                 world.fault(f"a wait of {event.delay} s, where the server asked for {hint} s")
         key = next((kind for kind in type(failure).__mro__ if kind in policy.rules), None)

@@ -117,6 +117,18 @@ def libraries() -> str:
     return "\n\n".join(["## Classes by library", note, table(columns, rows)])
 
 
+def control_flow() -> str:
+    rows = [
+        [f"`{package}`", ", ".join(f"`{name}`" for name in names.split())]
+        for package, names in _classes._CONTROL_FLOW.items()
+    ]
+    note = (
+        "These, all that derive from them, `StopIteration` and `StopAsyncIteration` steer a framework or a loop. They "
+        "are not retried, whatever `on` and `rules` say, unless a policy names the class."
+    )
+    return "\n\n".join(["## Control flow", note, table(["package", "classes"], rows)])
+
+
 def texts(title: str, lines: tuple) -> str:
     rows = [[f"`{text}`", *meaning(row)] for text, row in lines]
     return f"## {title}\n\n" + table(["text", "retried", "unprocessed", "cause"], rows)
@@ -161,6 +173,7 @@ def page() -> str:
                 codes("libcurl", "code", book.CURL),
                 codes("WebSocket", "close code", book.WEBSOCKET_CLOSES),
                 libraries(),
+                control_flow(),
             ]
         )
         + "\n"

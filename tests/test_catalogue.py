@@ -8,12 +8,14 @@ from __future__ import annotations
 import enum
 import pickle
 import ssl
+import threading
+import warnings
 from types import SimpleNamespace as Thing
 
 import pytest
 
 from redouble import _catalogue, _classes, _codebook, _kinds
-from redouble.classify import RETRYABLE_STATUSES, Cause, Classifier, accepted, explain, verdict
+from redouble.classify import RETRYABLE_STATUSES, Cause, Classifier, accepted, explain, retry_after, verdict
 
 C = Cause
 NO, YES, SAFE = (False, False), (True, False), (True, True)
@@ -920,6 +922,59 @@ def test_the_tables_hold_rows_of_every_kind_apart():
 def test_the_text_of_an_error_is_its_first_argument_that_is_a_text():
     assert brief(failure("httpx.ConnectError", object(), "CERTIFICATE_VERIFY_FAILED")) == NO
     assert brief(failure("httpx.ConnectError", object())) == SAFE
+
+
+class Deprecated(Exception):
+    """As the RetryAfter of python-telegram-bot: its attribute warns, and is the only evidence."""
+
+    @property
+    def retry_after(self):
+        warnings.warn("retry_after will be a timedelta", DeprecationWarning, stacklevel=2)
+        return 7
+
+
+class Wrapper(Exception):
+    @property
+    def cause(self):
+        warnings.warn("cause is __cause__ now", DeprecationWarning, stacklevel=1)
+        return None
+
+
+@pytest.mark.parametrize("action", ["error", "always"])
+def test_an_attribute_that_warns_when_it_is_read_is_read_without_the_warning(action):
+    outer = Wrapper()
+    outer.__cause__ = Deprecated()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter(action)
+        before = list(warnings.filters)
+        for error in (Deprecated(), outer, ExceptionGroup("g", [Deprecated()])):
+            assert verdict(error).retry_after == retry_after(error) == 7
+            assert "retry after 7 s" in explain(error)
+        assert warnings.filters == before
+    assert caught == []
+
+
+def test_warnings_of_other_threads_are_heard_meanwhile(monkeypatch):
+    heard = []
+
+    def elsewhere():
+        try:
+            warnings.warn("mine", UserWarning, stacklevel=1)
+        except UserWarning:
+            heard.append("mine")
+
+    class Slow(Exception):
+        @property
+        def retry_after(self):
+            if not heard:
+                thread = threading.Thread(target=elsewhere)
+                thread.start()
+                thread.join()
+            monkeypatch.setattr(warnings, "filters", [])  # as if catch_warnings were entered there
+            return 7
+
+    assert verdict(Slow()).retry_after == 7
+    assert heard == ["mine"]
 
 
 def test_attributes_of_a_closed_websocket_that_warn_are_not_read():

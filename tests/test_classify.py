@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import concurrent.futures
 import copy
 import datetime
@@ -379,16 +380,31 @@ def test_windows_numbers_mean_the_same_as_errno_or_as_winerror(number, expected)
     assert brief(OSError(number, "x")) == expected
 
 
+@pytest.mark.parametrize("status", [512, 550, 599 - 2])
+def test_a_status_that_is_not_https_is_not_taken_for_it(status):
+    assert brief(Failure(status=status)) == (False, False, C.unknown)
+    assert verdict(Failure(status=status)).status is None
+    assert brief(Failure(errcode=status)) == (False, False, C.unknown)
+
+
+def test_a_status_that_no_list_has_counts_where_the_rest_is_https():
+    for found in (
+        Failure(status=512, headers={}),
+        Failure(status_code=512),
+        Failure(status=512, http_status=512),
+        Failure(response=Thing(status=512)),
+    ):
+        assert brief(found) == (True, False, C.server_error)
+    assert brief(Failure(status=503)) == (True, False, C.unavailable)
+
+
 def test_errno_of_what_is_no_oserror_is_not_read():
     assert brief(Failure(errno=errno.ECONNRESET)) == (False, False, C.unknown)
 
 
 @pytest.mark.parametrize(
     "error",
-    [
-        kind("x")
-        for kind in (ValueError, TypeError, KeyError, RuntimeError, MemoryError, EOFError, StopIteration)
-    ],
+    [kind("x") for kind in (ValueError, TypeError, KeyError, RuntimeError, MemoryError, EOFError)],
 )
 def test_programming_errors_are_unknown_and_not_retried(error):
     assert brief(error) == (False, False, C.unknown)
@@ -580,6 +596,15 @@ def test_one_permanent_leaf_makes_a_group_permanent():
 def test_a_group_is_unprocessed_if_all_of_its_leaves_are():
     refused = ConnectionRefusedError()
     assert brief(ExceptionGroup("g", [refused, refused])) == (True, True, C.connection)
+
+
+def test_a_group_that_is_in_its_group_twice_is_opened_once():
+    group = TimeoutError()
+    for _ in range(60):  # opened each time, that would be more leaves than there are seconds in a century
+        group = ExceptionGroup("g", [group, group])
+    assert brief(group) == (True, False, C.timeout)
+    assert "a group of 2" in explain(group)
+    assert repeatable(group) is None
 
 
 def test_a_group_reports_the_status_its_leaves_agree_on():
@@ -1073,6 +1098,30 @@ def test_causes_are_words():
         "connection", "disconnected", "timeout", "rate_limited", "unavailable",
         "server_error", "conflict", "unauthorized", "permanent", "unknown",
     ]  # fmt: skip
+
+
+CERTIFICATE = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"
+
+
+@pytest.mark.parametrize("texts", [(CERTIFICATE, "lost"), ("lost", CERTIFICATE)])
+def test_a_bad_certificate_leaves_the_verdict_on_the_next_lost_connection_alone(texts, monkeypatch):
+    monkeypatch.setattr("redouble.classify._judged", {})
+    for text in (*texts, *texts):
+        assert verdict(ConnectionError(text)).retryable is (text == "lost")
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 3])
+def test_what_is_remembered_of_a_builtin_error_holds_for_every_other_of_its_kind(first, monkeypatch):
+    monkeypatch.setattr("redouble.classify._judged", {})
+    arguments = [(), ("lost",), (CERTIFICATE,), (errno.ECONNRESET, CERTIFICATE)]
+    kinds = [
+        kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, Exception)
+    ]
+    for args in arguments[first:] + arguments[:first]:
+        for kind in kinds:
+            if not issubclass(kind, (SyntaxError, UnicodeError, BaseExceptionGroup)):
+                failure = kind(*args)
+                assert verdict(failure) == Classifier()._examined(failure, None)
 
 
 @pytest.mark.parametrize(

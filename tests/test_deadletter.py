@@ -14,6 +14,7 @@ import sqlite3
 import sys
 import threading
 import time
+import warnings
 import weakref
 
 import pytest
@@ -1252,12 +1253,32 @@ def test_before_a_fork_every_connection_is_closed(letters):
 def test_a_connection_that_came_with_a_fork_nobody_told_of_is_left_alone(letters, monkeypatch):
     letters.put()
     inherited = letters.store._connection
-    monkeypatch.setattr(_letters_sqlite, "_inherited", [])
     monkeypatch.setattr(os, "getpid", lambda: -1)
     letters.put()
-    assert _letters_sqlite._inherited == [inherited]
+    assert {inherited, letters.store._connection} <= SqliteStore._open
     assert letters.depth() == 2
+    SqliteStore._open.remove(inherited)
     inherited.close()
+
+
+def test_a_store_that_goes_in_a_cycle_leaves_no_connection_open(tmp_path):
+    def leave_behind():
+        store = SqliteStore(str(tmp_path / "letters.db"))
+        store.depths()
+        connection, cycle = store._connection, [store]
+        store.cycle = cycle
+        del store
+        # Puts the store behind the connection, where the collector comes to it last.
+        gc.collect()
+        return id(connection)
+
+    gc.collect()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        connection = leave_behind()
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
+    assert connection not in map(id, SqliteStore._open)
 
 
 def test_a_store_that_is_dropped_closes_its_file(tmp_path):

@@ -94,6 +94,41 @@ SUCCEEDS = "def handle(letter): print('handling', letter.payload)\n"
 FAILS = "def handle(letter): raise TimeoutError('still slow')\n"
 
 
+# The script that pip installs
+
+
+@pytest.mark.parametrize(("switches", "status"), [([], 0), (["-P"], 2)])
+def test_the_installed_script_imports_a_handler_from_the_current_directory_unless_told_not_to(
+    switches, status, letters, path, tmp_path
+):
+    letters.put(payload=7)
+    (tmp_path / "handlers.py").write_text(SUCCEEDS, "utf-8")
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "redouble"
+    script.write_text("import sys\nfrom redouble.__main__ import main\nsys.exit(main())\n", "utf-8")
+    done = subprocess.run(
+        [sys.executable, *switches, str(script), "deadletters", "replay", path, "handlers:handle"],
+        env={**os.environ, "PYTHONPATH": SOURCE},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, "handling 7" in done.stdout) == (status, not status), done.stderr
+
+
+def test_a_handler_is_imported_from_the_current_directory(command, letters, tmp_path, monkeypatch):
+    letters.put(payload=7)
+    name = f"handlers_of_test_{next(numbers)}"
+    (tmp_path / f"{name}.py").write_text(SUCCEEDS, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
+    assert command("replay", f"{name}:handle")[0] == 0
+    letters.put(payload=8)
+    assert command("replay", f"{name}:handle")[0] == 0
+    assert sys.path.count(str(tmp_path)) == 1
+    del sys.modules[name]
+
+
 # list
 
 

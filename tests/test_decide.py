@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+from concurrent.futures import CancelledError
 from random import Random
 from types import SimpleNamespace
 from typing import Any
+from unittest import SkipTest
 
 import pytest
 
@@ -40,6 +42,19 @@ class Pinned(Random):
         return self.u
 
 
+class Bundle(ExceptionGroup):
+    """A group with a class of its own."""
+
+
+def group(*errors: Exception, cls: type[ExceptionGroup] = ExceptionGroup) -> ExceptionGroup:
+    return cls("several", errors)
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
 STEADY = Policy(backoff=exponential)
 
 # policy, progress, failure, now -> the delay, or the reason to stop
@@ -57,7 +72,10 @@ TABLE: list[tuple[str, Policy, Progress, Any, float, float | Reason]] = [
     ("off comes before the verdict", STEADY.replace(enabled=False), Progress(1), ValueError(), 0.0, Reason.disabled),
     ("a hint is waited for", STEADY.replace(rng=Pinned(0.0)), Progress(1), HTTPError(503, {"Retry-After": "7"}), 0.0, 7.0),
     ("a hint gets jitter above it", STEADY.replace(rng=Pinned(0.5)), Progress(1), HTTPError(503, {"Retry-After": "7"}), 0.0, 7.5),
-    ("a short hint is waited for too", STEADY.replace(rng=Pinned(0.0)), Progress(1), HTTPError(503, {"Retry-After": "0.5"}), 0.0, 0.5),
+    ("a short hint is waited for too", STEADY.replace(base=0.1, rng=Pinned(0.0)), Progress(1), HTTPError(503, {"Retry-After": "0.5"}), 0.0, 0.5),
+    ("a short hint does not shorten the backoff", STEADY.replace(rng=Pinned(0.5)), Progress(3), HTTPError(503, {"retry-after-ms": "1"}), 0.0, 4.0),
+    ("the backoff yields to a hint that alone fits the deadline", STEADY.replace(rng=Pinned(0.0)), Progress(3, ends=3.0), HTTPError(503, {"Retry-After": "2"}), 0.0, 2.0),
+    ("neither fits the deadline", STEADY, Progress(3, ends=3.0), HTTPError(503, {"Retry-After": "6"}), 0.0, Reason.deadline),
     ("a hint may pass the cap", STEADY.replace(cap=2, rng=Pinned(0.0)), Progress(1), HTTPError(429, {"Retry-After": "9"}), 0.0, 9.0),
     ("a hint of 0 leaves it to the backoff", STEADY, Progress(2), HTTPError(503, {"Retry-After": "0"}), 0.0, 2.0),
     ("a date in the past leaves it to the backoff", STEADY, Progress(1), HTTPError(503, {"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"}), 0.0, 1.0),
@@ -95,10 +113,24 @@ TABLE: list[tuple[str, Policy, Progress, Any, float, float | Reason]] = [
     ("types that are named", STEADY.replace(on=ValueError), Progress(1), ValueError(), 0.0, 1.0),
     ("types that are not", STEADY.replace(on=(KeyError, OSError)), Progress(1), ValueError(), 0.0, Reason.not_retryable),
     ("no types at all", STEADY.replace(on=()), Progress(1), TimeoutError(), 0.0, Reason.not_retryable),
+    ("a type that all in a group are", STEADY.replace(on=ValueError), Progress(1), group(ValueError(), group(UnicodeError())), 0.0, 1.0),
+    ("a type that not all in a group are", STEADY.replace(on=ValueError), Progress(1), group(ValueError(), KeyError()), 0.0, Reason.not_retryable),
+    ("types that together are all of a group", STEADY.replace(on=(ValueError, KeyError)), Progress(1), group(ValueError(), KeyError()), 0.0, 1.0),
+    ("the type of a group itself", STEADY.replace(on=ExceptionGroup), Progress(1), group(ValueError(), KeyError()), 0.0, 1.0),
+    ("a group of a named type gives its largest hint", STEADY.replace(on=HTTPError, rng=Pinned(0.0)), Progress(1), group(HTTPError(404, {"Retry-After": "3"}), HTTPError(404, {"Retry-After": "9"})), 0.0, 9.0),
     ("types narrow the default", STEADY.replace(on=KeyError), Progress(1), TimeoutError(), 0.0, Reason.not_retryable),
     ("a named type still gives its hint", STEADY.replace(on=HTTPError, rng=Pinned(0.0)), Progress(1), HTTPError(404, {"Retry-After": "3"}), 0.0, 3.0),
     ("a named type still needs to be repeatable", STEADY.replace(on=HTTPError), Progress(1), HTTPError(500, method="PATCH"), 0.0, Reason.not_idempotent),
     ("a named type that was turned away at the door too", STEADY.replace(on=HTTPError), Progress(1), HTTPError(401, method="POST"), 0.0, Reason.not_idempotent),
+    ("control flow is no failure, whatever on says", STEADY.replace(on=Exception), Progress(1), SkipTest(), 0.0, Reason.not_retryable),
+    ("control flow is no failure, whatever a predicate says", STEADY.replace(on=lambda e: True), Progress(1), CancelledError(), 0.0, Reason.not_retryable),
+    ("control flow is no failure, whatever rules say", STEADY.replace(rules={Exception: Rule(), "permanent": Rule()}), Progress(1), StopIteration(), 0.0, Reason.not_retryable),
+    ("control flow in a group", STEADY.replace(on=Exception), Progress(1), group(TimeoutError(), SkipTest()), 0.0, Reason.not_retryable),
+    ("control flow that is named", STEADY.replace(on=(Exception, SkipTest)), Progress(1), SkipTest(), 0.0, 1.0),
+    ("control flow that a rule names", STEADY.replace(rules={StopIteration: Rule()}), Progress(1), StopIteration(), 0.0, 1.0),
+    ("other control flow than is named", STEADY.replace(on=(Exception, SkipTest)), Progress(1), group(SkipTest(), CancelledError()), 0.0, Reason.not_retryable),
+    ("control flow that a classifier names", STEADY.replace(on=Classifier(transient=(SkipTest,))), Progress(1), SkipTest(), 0.0, 1.0),
+    ("control flow that an error has caused", STEADY, Progress(1), caused(SkipTest(), TimeoutError()), 0.0, Reason.not_retryable),
     ("a predicate says yes", STEADY.replace(on=lambda e: True), Progress(1), ValueError(), 0.0, 1.0),
     ("a predicate says no", STEADY.replace(on=lambda e: False), Progress(1), TimeoutError(), 0.0, Reason.not_retryable),
     ("a predicate says nothing", STEADY.replace(on=lambda e: None), Progress(1), TimeoutError(), 0.0, Reason.not_retryable),
@@ -137,9 +169,29 @@ def test_a_failure_and_its_limits_decide_between_a_wait_and_a_reason_to_stop(
         assert outcome.delay == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("celery.exceptions", "TaskPredicate"), ("airflow.exceptions", "AirflowSkipException"),
+        ("arq.worker", "Retry"), ("bdb", "BdbQuit"), ("click.exceptions", "Exit"), ("dramatiq.errors", "Retry"),
+        ("huey.exceptions", "CancelExecution"), ("scrapy.exceptions", "DropItem"), ("taskiq.exceptions", "NoResultError"),
+        ("tornado.gen", "Return"), ("unittest.case", "SkipTest"), ("concurrent.futures._base", "CancelledError"),
+    ],
+)  # fmt: skip
+def test_control_flow_of_frameworks_is_known_by_name(module: str, name: str) -> None:
+    known = type(name, (Exception,), {"__module__": module})
+    derived = type("Derived", (known,), {"__module__": "app"})
+    for kind in (known, derived):
+        outcome = decide(STEADY.replace(on=Exception), Progress(1), kind(), 0.0)
+        assert isinstance(outcome, Stop)
+        assert outcome.reason is Reason.not_retryable
+        assert isinstance(decide(STEADY.replace(on=kind), Progress(1), kind(), 0.0), Wait)
+
+
 RULES: dict[Any, Rule] = {
     OSError: Rule(base=0.25),
     TimeoutError: Rule(attempts=2, base=5.0),
+    Bundle: Rule(base=7.0),
     429: Rule(base=3.0, cap=4.0, backoff=fixed),
     Cause.unauthorized: Rule(attempts=2),
     502: Rule(cap=0.5),
@@ -160,6 +212,21 @@ RULED_TABLE: list[tuple[str, Any, dict[Any, int], float | Reason]] = [
     ("a rule lets repeat nothing else", HTTPError(503, method="POST"), {}, Reason.not_idempotent),
     ("others' failures do not count", HTTPError(401), {TimeoutError: 3}, 1.0),
     ("no rule, no change", ValueError(), {}, Reason.not_retryable),
+    ("a rule that all in a group share", group(TimeoutError(), group(TimeoutError())), {}, 5.0),
+    (
+        "a rule for all in a group counts as one",
+        group(TimeoutError(), TimeoutError()),
+        {TimeoutError: 1},
+        Reason.attempts,
+    ),
+    (
+        "rules that not all in a group share",
+        group(TimeoutError(), FileNotFoundError()),
+        {},
+        Reason.not_retryable,
+    ),
+    ("not a rule for some in a group", group(TimeoutError(), ValueError()), {}, Reason.not_retryable),
+    ("a rule for the group itself", group(FileNotFoundError(), cls=Bundle), {}, 7.0),
 ]
 
 

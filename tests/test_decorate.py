@@ -865,15 +865,6 @@ def test_what_cannot_be_retried_is_refused_at_decoration_with_what_to_do(thing, 
             decorate(thing)
 
 
-def test_a_coroutine_in_the_place_of_its_function_is_refused():
-    async def fetch(): ...
-
-    coroutine = fetch()
-    with pytest.raises(TypeError, match="not callable"):
-        retry(coroutine)
-    coroutine.close()
-
-
 def test_fields_beside_a_function_are_refused_with_the_way_to_write_it():
     with pytest.raises(TypeError, match=re.escape("@retry(...)")):
         retry(lambda: None, attempts=2)

@@ -559,12 +559,12 @@ def test_the_wall_clock_is_never_asked_by_a_call(flavour, monkeypatch, clock):
 # Reading order is data order: each module imports only from those before it.
 # fmt: off
 ORDER = [
-    "_text", "_record", "errors", "_numbers", "_trouble", "_sanitize",
+    "_text", "_record", "errors", "_numbers", "_trouble", "_sanitize", "_callables",
     "backoff",
     "_headers", "_hints", "_catalogue", "_codebook", "_classes", "_shapes", "_exchange", "_grpc", "_codes",
     "_database_codes",
     "_kinds", "_questions", "_inquiry", "_explain", "classify", "_request_tables", "_requests",
-    "_time", "_loops", "context", "_callables", "_checks", "_happenings", "events",
+    "_time", "_loops", "context", "_checks", "_happenings", "events",
     "_window", "_guard", "budget", "_tripping", "_circuit", "breaker", "throttle", "_turns", "bulkhead",
     "registry",
     "_store", "_redis", "_budget_file", "_shared_budget", "_circuit_copy", "_shared_breaker", "shared",

@@ -6,10 +6,12 @@ import asyncio
 import gc
 import logging
 import sys
+import time
 import tracemalloc
 import warnings
 import weakref
 from contextlib import contextmanager
+from unittest import mock
 
 import pytest
 
@@ -528,9 +530,6 @@ def dead_in_the_wait(way, **fields):
     """Whether the failure and what its frames held are gone while the call waits for its retry."""
     watch, seen = Watch(), []
 
-    def sleep(seconds):
-        seen.append(watch.alive())
-
     def fail():
         local = watch(Payload())
         error = watch_raised(watch)
@@ -539,9 +538,23 @@ def dead_in_the_wait(way, **fields):
         finally:
             del error, local
 
-    with no_collector():
-        way(Policy(attempts=3, sleep=sleep, clock=FakeClock(), **fields), fail)
+    with no_collector(), looking_on(lambda: seen.append(watch.alive())):
+        way(Policy(attempts=3, clock=FakeClock(), **fields), fail)
     return seen
+
+
+@contextmanager
+def looking_on(look):
+    """Calls ``look`` in each wait, which lasts no time. Not the policy's own sleep, which keeps the failure."""
+
+    def wait(seconds):
+        look()
+
+    async def sleep(seconds):
+        look()
+
+    with mock.patch("time.sleep", wait), mock.patch("asyncio.sleep", sleep):
+        yield
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -555,6 +568,11 @@ def test_a_failure_is_kept_over_the_wait_only_where_it_may_be_the_cause_of_what_
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_a_failure_is_kept_over_a_sleep_of_the_policy_which_may_raise(way):
+    assert dead_in_the_wait(way, sleep=lambda seconds: time.sleep(seconds)) == [["Failure"], ["Failure"]]
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_a_failure_is_kept_over_the_wait_for_recover_and_not_longer(way):
     rules = {Failure: Rule(recover=lambda error: None)}
     assert dead_in_the_wait(way, rules=rules) == [["Failure"], ["Failure"]]
@@ -563,14 +581,14 @@ def test_a_failure_is_kept_over_the_wait_for_recover_and_not_longer(way):
 def test_a_local_of_the_failed_function_is_dead_in_the_wait():
     watch, seen = Watch(), []
 
-    @retry(attempts=2, sleep=lambda seconds: seen.append(watch.alive()))
+    @retry(attempts=2)
     def fetch():
         local = watch(Payload())
         if seen:
             return local
         raise TimeoutError("slow")
 
-    with no_collector():
+    with no_collector(), looking_on(lambda: seen.append(watch.alive())):
         fetch()
     assert seen == [[]]
 

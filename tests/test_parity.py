@@ -104,7 +104,9 @@ def test_a_first_attempt_that_knows_of_itself_takes_the_same_steps() -> None:
     # The async one stands in two functions, and its attempt in `within`.
     async_steps = [*steps(_async_first, "_wrap_known", ONLY_ASYNC), *steps(_async_first, "known", ONLY_ASYNC)]
     inline = ["current.set", "function", "current.set", "current.reset"]
-    sync_steps = [step for step in sync_steps if step not in ("current.get", "clock")]  # made on the spot
+    sync_steps = [
+        step for step in sync_steps if step not in ("current.get", "time.monotonic")
+    ]  # made on the spot
     assert [step for step in sync_steps if step not in inline and step != "until"] == [
         step for step in async_steps if step not in ("known", "within", "policy.until")
     ]
@@ -120,6 +122,6 @@ def test_what_one_loop_offers_the_other_offers_too(one: ModuleType, other: Modul
     only_sync = {"_really", "warn_blocking", "_level_of_caller"}
     only_async = {
         "time_limit_of", "timed_out", "_finished", "under", "carry_on", "awaiting", "take_over",
-        "known", "_afford", "_heard", "onlookers", "tell_onlookers",
+        "known", "_afford", "_heard", "_slept", "onlookers", "tell_onlookers",
     }  # fmt: skip
     assert offered(one) - only_sync == offered(other) - only_async

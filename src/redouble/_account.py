@@ -11,7 +11,7 @@ from ._happenings import NOTHING, happening
 from ._story import Story, masked_line, put_note
 from ._text import cut, kind_of, shown
 from ._time import clock_of
-from .context import ENDS, KEY, RETRIED, STARTED, current, running_in, time_left
+from .context import CLOCK, ENDS, KEY, RETRIED, STARTED, current, running_in, time_left
 from .errors import DeadlineExceeded, ResultRejected
 from .events import Refused as NotLetThrough
 from .events import Retrying, Succeeded, emit, tell, wanted
@@ -63,7 +63,7 @@ class Account(Passage):
         self.given = given
         """The arguments of the call, for those who keep them."""
         self.name = policy.name or name
-        self.clock: Callable[[], float] = clock_of(policy.clock)
+        self.clock: Callable[[], float] = clock_of(policy.clock) if first is None else first[CLOCK]
         self.story = Story()
         if first is None:
             self._look_around()
@@ -148,7 +148,8 @@ class Account(Passage):
             tell(Succeeded(self.name, attempt=1, elapsed=self.elapsed()), self.policy._successes)
 
     def elapsed(self) -> float:
-        return 0.0 if self.started is None else self.at - self.started
+        # A clock may go back.
+        return 0.0 if self.started is None else max(0.0, self.at - self.started)
 
     def summary(self, why: str) -> str:
         if not self.attempt:

@@ -82,7 +82,8 @@ async def admit(call: Call) -> bool:
     while seconds := call.turn():
         if call.circuit_is_open() or not call.in_time(seconds):
             return False
-        await wait(call, seconds)
+        if await wait(call, seconds):
+            return False
         call.story.waited_longer(seconds)
         if not call.in_time():
             return False
@@ -228,7 +229,8 @@ async def pause(call: Call) -> bool:
         timed = call.ends is not None
         if call.ending is not None or (timed and not call.in_time(call.delay, of_backoff=True)):
             return False
-        await wait(call, call.delay)
+        if await wait(call, call.delay):
+            return False
         if call.recover is not None and (trouble := await _recover(call, call.recover)):
             call.unrecovered(trouble)
             return False
@@ -241,10 +243,20 @@ async def pause(call: Call) -> bool:
 
 
 def wait(call: Call, seconds: float) -> Any:
-    """What to await for a wait, as the policy says or as the event loop does it."""
+    """What to await for a wait, as the policy says or as the event loop does it; true if that has failed."""
     # No coroutine of its own: there may be a hundred thousand calls in backoff, and each would hold one.
     sleep = sleep_of(call.policy.sleep)
-    return loop_sleep(seconds) if sleep is None else _finished(sleep(seconds))
+    return loop_sleep(seconds) if sleep is None else _slept(call, sleep, seconds)
+
+
+async def _slept(call: Call, sleep: Function, seconds: float) -> bool:
+    """Waits as the policy says. True if its ``sleep`` failed, which ends the call."""
+    try:
+        await _finished(sleep(seconds))
+    except Exception as trouble:  # noqa: BLE001 - the call's own error comes out, with this one noted
+        call.unslept(trouble)
+        return True
+    return False
 
 
 async def conclude(call: Call) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ._async import awaiting, failed, resume, start, within
 from ._call import Call
+from ._callables import truth
 from ._decide import Refused
 from ._trouble import report
 from .context import NUMBER, first_attempt
@@ -73,7 +74,8 @@ def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
             if not await failed(call, error):
                 raise
         else:
-            if until(result):
+            answer = until(result)
+            if answer is True or truth("until", answer):
                 return result
             call = Call(policy, name, (args, kwargs))
             if not await failed(call, Refused(result)):
@@ -130,7 +132,7 @@ def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:
             if not await failed(call, error):
                 raise
         else:
-            if policy.until is None or policy.until(result):
+            if policy.until is None or truth("until", policy.until(result)):
                 tell_onlookers(policy, name, ticket)
                 return result
             call = Call(policy, name, (args, kwargs), first, ticket)
@@ -175,7 +177,7 @@ async def known(
         if not await failed(call, error):
             raise
     else:
-        if policy.until is None or policy.until(result):
+        if policy.until is None or truth("until", policy.until(result)):
             return result
         call = Call(policy, name, (args, kwargs), first)
         if not await failed(call, Refused(result)):

@@ -11,7 +11,7 @@ from types import CoroutineType
 
 from . import _async, _decorate, _sync
 from ._call import NO_ARGUMENTS, Call
-from ._callables import is_async
+from ._callables import close, is_async
 from ._decide import Progress, Wait, decide
 from ._runs import NAME, AsyncBlockAttempt, BlockAttempt
 from ._story import is_told, put_note
@@ -64,12 +64,19 @@ def _runs(policy: Policy) -> Iterator[BlockAttempt]:
             _sync.conclude(attempt._call)
         yield attempt
         while (call := attempt._to_go_on()) is not None:
-            if not _sync.pause(call):
-                _sync.conclude(call)
-            attempt = BlockAttempt(policy, call.next_attempt(), call)
+            attempt = _sync_next(policy, call)
             yield attempt
     finally:
         attempt._forget()
+
+
+def _sync_next(policy: Policy, call: Call) -> BlockAttempt:
+    if not _sync.pause(call):
+        try:
+            _sync.conclude(call)
+        except StopIteration as error:
+            return BlockAttempt(policy, None, call)._ending_with(error)
+    return BlockAttempt(policy, call.next_attempt(), call)
 
 
 class AsyncBlocks:
@@ -108,8 +115,8 @@ class AsyncBlocks:
         if not await _async.pause(call):
             try:
                 await _async.conclude(call)
-            except StopAsyncIteration as error:  # out of here, it would end the loop as a success does
-                raise RuntimeError("the block has failed with StopAsyncIteration") from error
+            except StopAsyncIteration as error:
+                return AsyncBlockAttempt(self._policy, None, call)._ending_with(error)
         return AsyncBlockAttempt(self._policy, call.next_attempt(), call)
 
     def __del__(self) -> None:
@@ -262,5 +269,6 @@ def _made(policy: Any, fields: PolicyFields) -> Policy:
     if policy is None:
         return Policy(**fields) if fields else _decorate.DEFAULT
     if not isinstance(policy, Policy):
+        close(policy)
         raise TypeError(f"retrying() takes a Policy or fields, got {policy!r}; @retry decorates functions")
     return policy.replace(**fields)

@@ -7,8 +7,10 @@ the way. It asks `decide`, and says what comes next or what comes out at the end
 from __future__ import annotations
 
 from . import events
+from ._callables import truth
 from ._decide import Refused, Stop, decide, refused_by
 from ._keeping import Keeping
+from ._text import brief
 from .errors import DeadlineExceeded, RedoubleError, ResultRejected
 from .events import Expired, GaveUp, Reason, Recovered, Retrying
 
@@ -45,7 +47,7 @@ class Call(Keeping):
     delay = 0.0
     recover: Callable[[Any], Any] | None = None
     held: Exception | None = None
-    """The failure itself, kept over a wait for ``recover``, a deadline's cause, an open circuit."""
+    """The failure itself, kept over a wait that may end the call: recover, deadline, breaker or sleep."""
     ending: Exception | None = None
     """What the call has come to, if it is over and its own error does not just pass."""
     answered = False
@@ -128,7 +130,7 @@ class Call(Keeping):
         """Whether ``until`` is content with a later result; an error in it propagates, as the end."""
         until = self.policy.until
         try:
-            return until is None or bool(until(result))
+            return until is None or truth("until", until(result))
         except BaseException as error:
             self.abandon()
             if (self.attempt > 1 or self.policy._successes) and isinstance(error, Exception):
@@ -172,6 +174,14 @@ class Call(Keeping):
         self.announce(Expired, reason=Reason.deadline)
         self._give_up(self.expired(why), Reason.deadline, self.held)
         return False
+
+    def unslept(self, trouble: Exception) -> None:
+        """Ends the call because the policy's ``sleep`` raised: the failure is raised, with that noted."""
+        if self.failure is None:  # a throttle made it wait, and there is no error yet that this could hide
+            self._end_with(trouble)
+        else:
+            self.story.without_the_wait()
+            self.unrecovered(f"sleep raised {brief(trouble)}")
 
     def unrecovered(self, trouble: str) -> None:
         """Ends the call because ``recover`` failed: the failure comes out, with that noted."""
@@ -243,7 +253,10 @@ class Call(Keeping):
         self.announce(Retrying, delay=outcome.delay)
 
     def _must_hold(self) -> bool:
-        return self.recover is not None or self.ends is not None or self.policy.breaker is not None
+        policy = self.policy
+        if self.recover is not None or self.ends is not None:
+            return True
+        return policy.breaker is not None or policy.sleep is not None
 
     def _hold(self, error: Exception) -> None:
         """Keeps the failure where somebody is going to need it, and no more of it than its own attempt.

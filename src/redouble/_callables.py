@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 import sys
-from types import FunctionType, MethodType
+from types import CoroutineType, FunctionType, MethodType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
 
 # Flags of a code object, as in the inspect module.
 _GENERATOR, _COROUTINE, _ITERABLE_COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x100, 0x200
@@ -78,6 +78,40 @@ def name_of(function: Any) -> str:
         if isinstance(found, str):
             return found
     return type(function).__qualname__
+
+
+def plain(what: str, answer: object) -> Any:
+    """The answer of a plain function of the user's; refused if it is to be awaited, which nobody does."""
+    if hasattr(type(answer), "__await__"):
+        close(answer)
+        raise TypeError(f"{what} gave something to be awaited: it must be a plain function")
+    return answer
+
+
+def told(answer: object) -> None:
+    """Refuses the coroutine of a listener, which nobody awaits. A task that it started is its own affair."""
+    if issubclass(type(answer), CoroutineType):
+        plain("it", answer)
+
+
+def truth(what: str, answer: Any) -> bool:
+    """The truth of such an answer. Of a coroutine, it would always be true."""
+    return bool(plain(what, answer))
+
+
+def close(thing: Any) -> None:
+    """Closes a coroutine that nobody will await, of which Python would warn; anything else is left alone."""
+    if type(thing) is CoroutineType:
+        thing.close()
+
+
+def refuse(verb: str, thing: Any) -> NoReturn:
+    """Raises that something cannot be retried or hedged, since it is not callable."""
+    advice = "it is not callable; decorate a function"
+    if type(thing) is CoroutineType:
+        close(thing)
+        advice = "the function was called already; give the function itself, and then its arguments"
+    raise TypeError(f"cannot {verb} {thing!r}: {advice}")
 
 
 def _peek(thing: Any, name: str) -> Any:

@@ -230,6 +230,26 @@ CLASSES: Mapping[str, Row] = {
     for name in names.split()
 }
 
+# Raised to steer a framework, not because something failed, as StopIteration is. Never retried, unless a
+# policy names the class.
+_CONTROL_FLOW: Mapping[str, str] = {
+    "airflow": "AirflowFailException AirflowRescheduleException AirflowSkipException",
+    "arq": "Retry RetryJob",
+    "bdb": "BdbQuit",
+    "celery": "TaskPredicate",
+    "click": "Abort Exit",
+    "concurrent": "CancelledError",
+    "dramatiq": "Retry",
+    "huey": "CancelExecution RetryTask",
+    "scrapy": "CloseSpider DontCloseSpider DropItem IgnoreRequest StopDownload",
+    "taskiq": "NoResultError",
+    "tornado": "Return",
+    "unittest": "SkipTest",
+}
+CONTROL_FLOW = frozenset(
+    [(package, name) for package in _CONTROL_FLOW for name in _CONTROL_FLOW[package].split()]
+)
+
 # Forks, successors and C modules whose classes mean what those of the original mean.
 ALIASES: Mapping[str, str] = {
     "_cffi_ssl": "ssl",

@@ -12,12 +12,15 @@ What it knows of the call is a `Progress`, in numbers; what it is asked about is
 
 from __future__ import annotations
 
+from ._callables import plain, truth
+from ._kinds import kind_of
 from ._numbers import INF
 from ._record import Record, assign
+from ._shapes import leaves
 from ._text import brief
 from ._trouble import report
 from .backoff import LONGEST, full_jitter, next_delay, shown_name
-from .classify import Cause, Classifier, Verdict, retry_after, verdict
+from .classify import DEFAULT, Cause, Classifier, Verdict, retry_after, verdict
 from .context import capped_at, caps, disabled_here, switched_off_everywhere, switches_off
 from .events import Reason
 
@@ -177,11 +180,14 @@ def _enabled(policy: Policy) -> bool:
     if disabled_here():
         return False
     enabled = policy.enabled
-    return enabled is True or (enabled is not False and bool(enabled()))
+    return enabled is True or (enabled is not False and truth("enabled", enabled()))
 
 
 def _judge(policy: Policy, failure: Exception | Refused) -> tuple[Verdict, float | None, Any, Rule | None]:
     """The verdict under this policy, a delay that ``on`` itself has set, and the rule that applies."""
+    if (policy.on is not None or policy.rules) and _steers(policy, failure):
+        classifier = policy.on if isinstance(policy.on, Classifier) else DEFAULT
+        return classifier.verdict(failure), None, None, None
     found, exact = _verdict(policy, failure)
     if not policy.rules:
         return found, exact, None, None
@@ -191,20 +197,38 @@ def _judge(policy: Policy, failure: Exception | Refused) -> tuple[Verdict, float
     return found, exact, key, rule
 
 
+def _steers(policy: Policy, failure: Exception | Refused) -> bool:
+    """Whether a failure is control flow, such as `unittest.SkipTest`, which the policy does not name."""
+    kind, error = kind_of(type(failure)), _evidence(failure)
+    if type(failure) is Refused or not (kind.control or kind.group):
+        return False
+    flow = [leaf for leaf in leaves(error) if kind_of(type(leaf)).control]
+    on: Any = policy.on
+    types: list[Any] = [*(on if isinstance(on, tuple) else ()), *policy.rules]
+    named = tuple([key for key in types if isinstance(key, type) and kind_of(key).control])
+    return not all(isinstance(leaf, named) for leaf in flow)
+
+
 def _verdict(policy: Policy, failure: Exception | Refused) -> tuple[Verdict, float | None]:
     if type(failure) is Refused:
         facts = verdict(failure.result)
         if not facts.reason:
             facts = Verdict(False, reason=failure.reason)
         return _with_retryable(facts, True, failure.result), failure.after
-    on, error = policy.on, _evidence(failure)
+    on: Any = policy.on
+    error = _evidence(failure)
     if on is None:
         return verdict(error), None
     if isinstance(on, Classifier):
         return on.verdict(error), None
     if isinstance(on, tuple):
-        return _with_retryable(verdict(error), isinstance(error, on), error), None
-    return _by_answer(on(error), error)
+        return _with_retryable(verdict(error), _is_a(error, on), error), None
+    return _by_answer(plain("on", on(error)), error)
+
+
+def _is_a(error: Exception, kinds: Any) -> bool:
+    """Whether an error is of one of these kinds; of a group, itself or all that is in it."""
+    return isinstance(error, kinds) or all(isinstance(leaf, kinds) for leaf in leaves(error))
 
 
 def _by_answer(answer: Any, failure: Any) -> tuple[Verdict, float | None]:
@@ -236,16 +260,30 @@ def _with_retryable(facts: Verdict, retryable: bool, failure: object) -> Verdict
 def _rule_for(policy: Policy, failure: Exception | Refused, found: Verdict) -> tuple[Any, Rule | None]:
     """The rule that answers for this failure: by its type, nearest first, its status, its cause."""
     rules: Any = policy.rules
-    for kind in type(failure).__mro__:
-        if kind in rules:
-            return kind, rules[kind]
-    for key in rules:  # abstract base classes, which are in no method resolution order
-        if isinstance(key, type) and isinstance(failure, key):
-            return key, rules[key]
-    for key in (found.status, found.cause):
+    for key in (_type_key(rules, failure), found.status, found.cause):
         if key in rules:
             return key, rules[key]
     return None, None
+
+
+def _type_key(rules: Any, failure: Any) -> Any:
+    """The type whose rule answers for a failure; for a group, one of groups or one that all in it share."""
+    own = _nearest(rules, failure)
+    groups: Any = BaseExceptionGroup
+    if not issubclass(type(failure), groups) or (own is not None and issubclass(own, groups)):
+        return own
+    first, *others = {_nearest(rules, leaf) for leaf in leaves(failure)}
+    return own if others else first
+
+
+def _nearest(rules: Any, failure: object) -> Any:
+    for kind in type(failure).__mro__:
+        if kind in rules:
+            return kind
+    for key in rules:  # abstract base classes, which are in no method resolution order
+        if isinstance(key, type) and isinstance(failure, key):
+            return key
+    return None
 
 
 def _used_up(policy: Policy, progress: Progress, rule: Rule | None, key: Any) -> str | None:
@@ -321,16 +359,24 @@ def _delay(
     if exact is not None:
         return min(exact, LONGEST), previous
     if hint is not None and hint > 0.0:  # 0 or a date in the past is no minimum: the backoff applies
-        return min(_after_hint(policy, progress, hint, base, now), LONGEST), previous
+        return min(_after_hint(policy, progress, hint, base, own, now), LONGEST), previous
     return own, previous
 
 
-def _after_hint(policy: Policy, progress: Progress, hint: float, base: float, now: float) -> float:
-    """Never before the server said, and not the whole fleet at that instant: up to a ``base`` later."""
+def _after_hint(
+    policy: Policy, progress: Progress, hint: float, base: float, own: float, now: float
+) -> float:
+    """The longer of the backoff's own wait, and the server's with up to a ``base`` of jitter.
+
+    Never before the server said, and not the whole fleet at that instant.
+    """
     left = INF if progress.ends is None else progress.ends - now
-    delay = hint + next_delay(full_jitter, 0, min(base, max(0.0, left - hint)), INF, None, policy.rng)
-    # Jitter must not push a hint that fits past the deadline, also not by the last bit of a float.
-    return hint if delay >= left else delay
+    jitter = next_delay(full_jitter, 0, min(base, max(0.0, left - hint)), INF, None, policy.rng)
+    delay = hint + jitter
+    # Neither may push a hint that fits past the deadline, also not by the last bit of a float.
+    if delay >= left:
+        return hint
+    return own if delay < own < left else delay
 
 
 def _too_late(limit: str, delay: float, hint: float | None, passed: bool) -> str:

@@ -11,10 +11,12 @@ from ._callables import (
     GENERATOR,
     SYNC,
     claims_async,
+    close,
     flavour,
     is_async,
     look_like,
     name_of,
+    refuse,
 )
 from ._streams import wrap_async_generator, wrap_generator
 from .policy import Policy
@@ -71,6 +73,7 @@ def retry(policy: Any = None, /, **fields: Any) -> Any:
     if isinstance(policy, Policy):
         return policy.replace(**fields)
     if fields:
+        close(policy)
         raise TypeError(
             f"retry() takes a Policy before keyword fields, got {policy!r}; decorate with @retry(...)"
         )
@@ -94,7 +97,7 @@ def driven(policy: Policy, function: Any) -> Any:
     if isinstance(function, property):
         raise TypeError("cannot retry a property: put @retry below @property, on the function")
     if not callable(function):
-        raise TypeError(f"cannot retry {function!r}: it is not callable; decorate a function")
+        refuse("retry", function)
     kind, name = flavour(function), name_of(function)
     if kind == SYNC and claims_async(function):
         kind, function = ASYNC, _async.awaiting(function)

@@ -14,12 +14,17 @@ from ._catalogue import (
     RESPONSE_ATTRIBUTES,
     RESPONSE_KEYS,
     RESPONSE_STATUSES,
+    STATUS_CAUSES,
 )
 from ._shapes import DICT, LIST, TUPLE, entry, lacks, probe, real, status_code, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+# Server errors that no list of statuses has; and the names under which a number can be nothing but a status.
+_NOBODYS = frozenset(range(500, 600)).difference(STATUS_CAUSES)
+_SAID_OF_HTTP = tuple([name for name in ERROR_STATUSES if name not in ("status", "errcode")])
 
 
 def result_exchange(result: object) -> tuple[int | None, Any]:
@@ -119,6 +124,8 @@ def _own_exchange(exc: BaseException, answered: bool, headers: Any) -> tuple[int
     if headers is None and meta is not None:
         headers = probe(meta, "headers")
     status = _first_status(exc, ERROR_STATUSES)
+    if headers is None and not answered and status in _NOBODYS and _first_status(exc, _SAID_OF_HTTP) is None:
+        return None, None  # a job's or a device's own: nothing else here is HTTP's
     if status is None and meta is not None:
         status = status_code(probe(meta, "status"))
     if status is None:

@@ -16,7 +16,7 @@ import time
 from _weakrefset import WeakSet
 from contextvars import ContextVar
 
-from ._callables import ASYNC, SYNC, claims_async, flavour, look_like, name_of
+from ._callables import ASYNC, SYNC, claims_async, close, flavour, look_like, name_of
 from ._checks import optional, text
 from ._time import clock_of, fakes
 
@@ -176,6 +176,7 @@ def _pop(gate: Gate) -> Any:
 
 def _guarded(gate: Gate, function: Any) -> Any:
     if isinstance(function, type) or not callable(function):
+        close(function)
         raise TypeError(f"{gate.name} cannot guard {function!r}: decorate a function")
     kind = ASYNC if claims_async(function) else flavour(function)
     if kind not in (SYNC, ASYNC):

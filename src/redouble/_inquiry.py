@@ -14,7 +14,7 @@ from ._headers import reader
 from ._hints import INTERESTING, hint
 from ._kinds import kind_of
 from ._questions import NOTHING, Case, Verdict, first_answer, http_reason, http_verdict
-from ._shapes import class_name, inner, leaves, message, real
+from ._shapes import class_name, inner, leaves, message, real, unheard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def examined(failure: object, statuses: frozenset[int], now: float | None) -> Ve
     case = None
     if real(failure, BaseException):
         kind = kind_of(type(failure))
-        if kind.failure and not kind.group:
+        if kind.failure and not kind.group and not kind.computes:
             case = Case(failure, kind, statuses, now)
             found = first_answer(case)
             if found is not None:
@@ -86,7 +86,11 @@ class Inquiry:
             known = self.seen.get(id(exc))
             if known is not None:
                 return known[1]
-        found = self.group(exc, depth) if kind.group else self.single(exc, kind, depth)
+        if kind.computes and not kind.group:
+            with unheard:
+                found = self.single(exc, kind, depth)
+        else:
+            found = self.group(exc, depth) if kind.group else self.single(exc, kind, depth)
         if self.corrected is not None:
             found = self.corrected(exc, found)
         if depth:

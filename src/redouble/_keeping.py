@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from ._account import Account
+from ._callables import plain
 from ._story import masked_line
 from ._text import brief
 from ._trouble import say
@@ -46,7 +47,7 @@ class Keeping(Account):
             "error": self.lost,
             "failure_code": self._code,
             "attempts": self.attempt,
-            "first_attempt_at": wall - max(0.0, self.elapsed()),
+            "first_attempt_at": wall - self.elapsed(),
             "last_attempt_at": wall,
             # Not a key of the call around it, of which this may be one of several.
             "idempotency_key": self.key.value() if self.key and self.policy.idempotency_key else None,
@@ -57,7 +58,10 @@ class Keeping(Account):
         payload, (args, kwargs) = self.policy.payload, self.given
         instructions = {"replayable": False, "replay_instructions": self._once} if self._once else {}
         try:
-            return {"payload": None if payload is None else payload(*args, **kwargs), **instructions}
+            return {
+                "payload": None if payload is None else plain("it", payload(*args, **kwargs)),
+                **instructions,
+            }
         except Exception as trouble:  # noqa: BLE001 - the user's code; the rest is kept all the same
             text = f"its payload could not be made: {masked_line(brief(trouble))}"
             say(f"{self.name} was given up on, and {text}", trouble)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from _weakref import ref
 
 from . import _codes, _database_codes
-from ._catalogue import BUILTINS, LOST, Row, wrapping
-from ._classes import CLASSES, WARNING_CLASSES, WRAPPING_PACKAGES
-from ._shapes import lineage
+from ._catalogue import BUILTINS, EVIDENCE, INNER_ATTRIBUTES, LOST, PERMANENT, Row, wrapping
+from ._classes import CLASSES, CONTROL_FLOW, WARNING_CLASSES, WRAPPING_PACKAGES
+from ._shapes import ancestry, computes, lineage
 from .errors import RedoubleError
 
 TYPE_CHECKING = False
@@ -31,6 +31,8 @@ class Kind:
 
     __slots__ = (
         "builtin",
+        "computes",
+        "control",
         "deep",
         "failure",
         "group",
@@ -47,12 +49,17 @@ class Kind:
     def __init__(self, cls: type) -> None:
         self.names = lineage(cls)
         self.rule, self.row, self.readers = _tables(self.names)
+        iteration = any(base is StopIteration or base is StopAsyncIteration for base in ancestry(cls))
+        self.control = iteration or not CONTROL_FLOW.isdisjoint(self.names)
+        if self.control:
+            self.rule, self.row = "control flow", PERMANENT
         # A wrapper: any place where the real failure may hide is searched.
         packages = {package for package, _ in self.names}
         self.deep = self.row.inside if self.row is not None else not WRAPPING_PACKAGES.isdisjoint(packages)
         self.failure = issubclass(cls, Exception)
         self.group = issubclass(cls, ExceptionGroup)
         self.own = issubclass(cls, RedoubleError)
+        self.computes = computes(cls, (*EVIDENCE, *INNER_ATTRIBUTES))
         self.warns = not WARNING_CLASSES.isdisjoint(self.names)
         self.system = issubclass(cls, OSError)
         self.builtin = next((row for kind, row in BUILTINS if issubclass(cls, kind)), None)

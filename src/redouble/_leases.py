@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ._time import DAY
 from ._trouble import report
 
 TYPE_CHECKING = False
@@ -41,7 +42,7 @@ class Renewal:
             report(self._store, "leases are not renewed: no thread can be started", error)
 
     def _renew(self) -> None:
-        while not self._over.wait(self._lease / 3):
+        while not self._over.wait(min(self._lease / 3, DAY)):
             held = self._held
             if held is None:
                 continue

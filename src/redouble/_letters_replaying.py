@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -79,10 +80,13 @@ def _run(letters: DeadLetters, handler: Any, policy: Policy, fields: Any) -> Non
 
 
 def _imported(name: str) -> Any:
-    """The user's function; the directory that the command was called in is on the path, as for ``-m``."""
+    """The user's function; may be in the current directory, as for ``python -m``."""
     from pkgutil import resolve_name
 
     try:
+        # The script that pip installs has its own directory there instead.
+        if not sys.flags.safe_path and (here := os.getcwd()) not in sys.path:  # noqa: PTH109 - slow to import
+            sys.path.insert(0, here)
         handler = resolve_name(name)
     except Exception as error:
         raise Unable(f"cannot import {name}: {brief(error)}", USAGE) from error

@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from sqlite3 import Connection
-    from typing import Any, TypeVar
+    from typing import Any, ClassVar, TypeVar
 
     from ._letters import DeadLetter, Letters, Limits, State
 
@@ -65,12 +65,14 @@ _at_fork(
     after_in_child=_one_at_a_time.release,
 )
 
-# Connections that came along in a fork of which Python was not told; to close them would disturb the parent.
-_inherited: list[Connection] = []
-
 
 class SqliteStore(Store):
     """Letters in one file, shared by any number of threads and processes of one machine."""
+
+    # Every open connection. The collector finalizes the objects of a cycle in any order: a connection that
+    # only its store holds may come first, and Python 3.13 warns that it was left open. Those that came along
+    # in a fork of which Python was not told stay here: to close them would disturb the parent.
+    _open: ClassVar[set[Connection]] = set()
 
     def __init__(self, path: str, patience: float = PATIENCE) -> None:
         self.name = path
@@ -209,13 +211,13 @@ class SqliteStore(Store):
 
     def _connected(self) -> Connection:
         if self._connection is not None and self._process != os.getpid():
-            _inherited.append(self._connection)
             self._connection = None
         # Letters must not go to a file that was deleted, or moved, under this connection.
         if self._connection is not None and self._file != identity(self.name):
             self._disconnect()
         if self._connection is None:
             self._connection = connect(self.name, self._patience)
+            self._open.add(self._connection)
             self._file, self._process = identity(self.name), os.getpid()
         return self._connection
 
@@ -223,6 +225,7 @@ class SqliteStore(Store):
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+            self._open.discard(connection)
 
 
 # Of one transaction

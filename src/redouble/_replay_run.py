@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from ._callables import told
 from ._leases import Renewal
 from ._plain import bounded
 from ._record import Record, assign
@@ -151,7 +152,7 @@ class Run:
         for letter, outcome in untold:
             try:
                 if progress is not None:
-                    progress(letter, outcome)
+                    told(progress(letter, outcome))
             except Exception as error:  # noqa: BLE001 - as for listeners
                 report(progress, "the function given as progress= failed", error)
 

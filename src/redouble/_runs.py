@@ -38,6 +38,7 @@ class BlockAttempt(Attempt):
     # Class-level defaults keep the making of a first run short.
     _state = _NEW
     _refused: Refused | None = None
+    _error: Exception | None = None
     _token: Token[Surroundings | None]
     _outer: Surroundings | None = None
     # The exception that was being handled outside, by its id: the object would hold its frames.
@@ -60,7 +61,19 @@ class BlockAttempt(Attempt):
         wait = None if after is None else checked_seconds("after", after)
         self._refused = Refused(None, str(reason), wait)
 
+    def _ending_with(self, error: Exception) -> Self:
+        """Makes this run raise an error when it is entered. Raised by the loop, it would just end that."""
+        self._error = error
+        return self
+
     def __enter__(self) -> Self:
+        if self._error is not None:
+            error, self._error = self._error, None
+            self._ended(False)
+            try:
+                raise error
+            finally:
+                del error  # which would hold itself in this frame
         if self._state is not _NEW:
             raise RuntimeError(f"attempt {self.number} was entered already: each runs its block once")
         self._state = _RUNNING

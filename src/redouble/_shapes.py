@@ -13,6 +13,7 @@ The rules of this file:
 from __future__ import annotations
 
 import sys
+from _thread import get_ident
 from itertools import islice
 
 from ._catalogue import DELAY_ATTRIBUTES, INNER_ATTRIBUTES
@@ -30,6 +31,7 @@ _mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 _module: Callable[[type], object] = type.__dict__["__module__"].__get__
 _qualname: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 _name: Callable[[type], str] = type.__dict__["__name__"].__get__
+_namespace: Callable[[type], Any] = type.__dict__["__dict__"].__get__
 _cause: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__cause__"].__get__
 _context: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__context__"].__get__
 _args: Callable[[BaseException], tuple[object, ...]] = BaseException.__dict__["args"].__get__
@@ -140,6 +142,52 @@ def delay(exc: BaseException, now: float | None) -> float | None:
     return None
 
 
+# Attributes that warn
+
+
+class Unheard:
+    """Drops the warnings of the attributes that this thread reads in the block: nobody asked for them.
+
+    Where warnings are errors, a deprecated attribute could not be read. `warnings.catch_warnings` changes the
+    filters of all threads; this filter matches in this thread alone, and only in the block.
+    """
+
+    def __init__(self) -> None:
+        self._threads: list[int] = []  # with one entry for each block that a thread is in
+
+    def match(self, text: str) -> bool:
+        """Answers in the place of a regular expression for the text of a warning."""
+        return get_ident() in self._threads
+
+    def __enter__(self) -> None:
+        self._threads.append(get_ident())
+        _filters().insert(0, _DROPPED)
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.remove(get_ident())
+        try:
+            _filters().remove(_DROPPED)
+        except ValueError:  # another thread has entered or left catch_warnings: it is in another list
+            pass
+
+
+def _filters() -> list[Any]:
+    import warnings
+
+    filters: list[Any] = warnings.filters  # type: ignore[assignment]
+    return filters
+
+
+unheard = Unheard()
+_DROPPED = ("ignore", unheard, Warning, None, 0)
+
+
+def computes(kind: type, names: tuple[str, ...]) -> bool:
+    """Whether a class has properties under some of these names: reading one runs code, which may warn."""
+    spaces = [_namespace(cls) for cls in _mro(kind)]
+    return any(real(space.get(name), property) for space in spaces for name in names)
+
+
 # Classes
 
 
@@ -190,15 +238,17 @@ def listed(cls: type, names: frozenset[type[Exception] | str]) -> bool:
 
 
 def leaves(group: BaseException) -> list[BaseException]:
-    """The errors in a group that are not groups themselves, in order, at any depth."""
+    """The errors in a group that are not groups themselves, in order, at any depth; else the error itself."""
     found: list[BaseException] = []
+    seen: set[int] = set()
     stack = [group]
     while stack:
         member = stack.pop()
-        if real(member, BaseExceptionGroup):
-            stack.extend(reversed(_members(member)))
-        else:
+        if not real(member, BaseExceptionGroup):
             found.append(member)
+        elif id(member) not in seen:  # one group may be in many: each is opened once
+            seen.add(id(member))
+            stack.extend(reversed(_members(member)))
     return found
 
 

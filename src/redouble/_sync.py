@@ -83,7 +83,8 @@ def admit(call: Call) -> bool:
     while seconds := call.turn():
         if call.circuit_is_open() or not call.in_time(seconds):
             return False
-        wait(call, seconds)
+        if wait(call, seconds):
+            return False
         call.story.waited_longer(seconds)
         if not call.in_time():
             return False
@@ -189,7 +190,8 @@ def pause(call: Call) -> bool:
         timed = call.ends is not None
         if call.ending is not None or (timed and not call.in_time(call.delay, of_backoff=True)):
             return False
-        wait(call, call.delay)
+        if wait(call, call.delay):
+            return False
         if call.recover is not None and (trouble := _recover(call, call.recover)):
             call.unrecovered(trouble)
             return False
@@ -201,16 +203,22 @@ def pause(call: Call) -> bool:
         call.held = None
 
 
-def wait(call: Call, seconds: float) -> None:
-    """Waits, as the policy says or for real."""
+def wait(call: Call, seconds: float) -> bool:
+    """Waits, as the policy says or for real. True if the policy's ``sleep`` failed, which ends the call."""
     sleep = sleep_of(call.policy.sleep)
     if sleep is None:
         if in_event_loop():
             warn_blocking(call.name)
-        sleep = real_sleep
-    outcome = sleep(seconds)
+        real_sleep(seconds)  # what a signal handler raises in here is not the sleep's
+        return False
+    try:
+        outcome = sleep(seconds)
+    except Exception as trouble:  # noqa: BLE001 - the call's own error comes out, with this one noted
+        call.unslept(trouble)
+        return True
     if type(outcome) is CoroutineType:
         _really(sleep, outcome, seconds)
+    return False
 
 
 def conclude(call: Call) -> Any:

@@ -11,6 +11,7 @@ from types import CoroutineType
 
 from ._async_first import onlookers, take_over, tell_onlookers
 from ._call import Call
+from ._callables import truth
 from ._decide import Refused
 from ._sync import failed, resume, start, within
 from ._time import fakes
@@ -68,7 +69,8 @@ def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
         else:
             if type(result) is CoroutineType:
                 return take_over(policy, name, None, result, function, args, kwargs)
-            if until(result):
+            answer = until(result)
+            if answer is True or truth("until", answer):
                 return result
             call = Call(policy, name, (args, kwargs))
             if not failed(call, Refused(result)):
@@ -129,7 +131,7 @@ def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:
         else:
             if type(result) is CoroutineType:
                 return take_over(policy, name, first, result, function, args, kwargs)
-            if policy.until is None or policy.until(result):
+            if policy.until is None or truth("until", policy.until(result)):
                 tell_onlookers(policy, name, ticket)
                 return result
             call = Call(policy, name, (args, kwargs), first, ticket)
@@ -145,14 +147,13 @@ def _wrap_known(policy: Policy, function: Function, name: str) -> Function:  # n
     until = policy.until
     # Where a deadline is all that is asked for, and nothing is set further out, the surroundings are made
     # on the spot: what `first_attempt` would give, without the call, is a seventh off the whole.
-    seconds = policy.deadline if policy.idempotency_key is False else None
+    seconds = policy.deadline if policy.idempotency_key is False and policy.clock is None else None
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         outer = current.get()
         if seconds is not None and outer is None and not fakes:
-            clock = policy.clock or time.monotonic
-            started = clock()
-            first: Surroundings = policy, clock, started, started + seconds, 1, 1, None, None, None
+            started = time.monotonic()
+            first: Surroundings = policy, time.monotonic, started, started + seconds, 1, 1, None, None, None
         else:
             first = first_attempt(policy, name, args, kwargs)
             if not first[NUMBER]:
@@ -174,7 +175,7 @@ def _wrap_known(policy: Policy, function: Function, name: str) -> Function:  # n
         else:
             if type(result) is CoroutineType:
                 return take_over(policy, name, first, result, function, args, kwargs)
-            if until is None or until(result):
+            if until is None or truth("until", until(result)):
                 return result
             call = Call(policy, name, (args, kwargs), first)
             if not failed(call, Refused(result)):

@@ -17,6 +17,7 @@ from . import _tasks
 from ._async import awaiting
 from ._call import CutOff
 from ._race import Race
+from ._time import DAY
 from ._trouble import report
 from .context import disabled_here, shorter
 
@@ -140,7 +141,7 @@ def _hear(race: Race, outcomes: Outcomes, threads: Threads, seconds: float | Non
         return
     if number in threads:
         # It is at its end: with this the thread is gone when the call returns, and what it held, too.
-        threads.pop(number).join(race.plan.grace)
+        threads.pop(number).join(min(race.plan.grace, DAY))
     tell(race, *details)
 
 

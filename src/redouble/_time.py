@@ -10,6 +10,10 @@ from __future__ import annotations
 import time
 from contextvars import ContextVar
 
+from ._callables import plain
+from ._numbers import INF
+from ._trouble import report
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
         def advance(self, seconds: float, /) -> Any: ...
 
 
+# Seconds. A longer wait is made in pieces: no platform sleeps for as long as threading.TIMEOUT_MAX.
+DAY = 86_400.0
+
 # Fake time in force: in a context, and for the whole process (the last one holds). The keys are unique
 # objects: one fake may be there twice, and threads that come and go need no lock.
 fake_here: ContextVar[FakeTime | None] = ContextVar("redouble fake time", default=None)
@@ -38,7 +45,31 @@ def clock_of(own: Callable[[], float] | None) -> Callable[[], float]:
     """Where to read monotonic seconds, for a policy with this clock of its own."""
     if fakes and (fake := fake_in_force()) is not None:
         return fake
-    return own or time.monotonic
+    return time.monotonic if own is None else SafeClock(own)
+
+
+class SafeClock:
+    """A user's clock for one call. If it raises or gives no finite number, the real one goes on from it."""
+
+    __slots__ = ("_behind", "_last", "_own")
+
+    def __init__(self, own: Callable[[], float]) -> None:
+        self._own = own
+        self._last = 0.0
+        self._behind: float | None = None
+
+    def __call__(self) -> float:
+        if self._behind is None:
+            try:
+                now = float(plain("it", self._own()))
+                if -INF < now < INF:
+                    self._last = now
+                    return now
+                report(self._own, f"clock gave {now}, time.monotonic stands in")
+            except Exception as error:  # noqa: BLE001 - the user's code; a call must not die of it
+                report(self._own, "clock failed, time.monotonic stands in", error)
+            self._behind = time.monotonic() - self._last
+        return time.monotonic() - self._behind
 
 
 def sleep_of(own: Callable[[float], Any] | None) -> Callable[[float], Any] | None:
@@ -50,6 +81,9 @@ def sleep_of(own: Callable[[float], Any] | None) -> Callable[[float], Any] | Non
 
 def real_sleep(seconds: float) -> None:
     """``time.sleep``, looked up late."""
+    while seconds > DAY:
+        time.sleep(DAY)
+        seconds -= DAY
     time.sleep(seconds)
 
 

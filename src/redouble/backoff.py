@@ -17,6 +17,7 @@ from __future__ import annotations
 from _thread import TIMEOUT_MAX
 from functools import partial
 
+from ._callables import plain
 from ._numbers import INF, number, whole
 from ._record import same
 from ._text import shown
@@ -328,7 +329,7 @@ def next_delay(
         delay = backoff(attempt, base, cap, previous=previous, rng=rng)
         if delay.__class__ is float and 0.0 <= delay <= cap and delay <= LONGEST:
             return delay
-        return min(number("the delay", delay), cap, LONGEST)
+        return min(number("the delay", plain("it", delay)), cap, LONGEST)
     except Exception as error:  # noqa: BLE001 - the user's function may raise anything
         report(backoff, f"backoff {shown_name(backoff)} failed, full jitter stands in", error)
     try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 
 from . import _checks as check
+from ._callables import truth
 from ._circuit import TRANSITIONS, Circuit, Happening, State
 from ._guard import Gate
 from ._numbers import whole
@@ -323,7 +324,7 @@ class CircuitBreaker(Breaker):
         try:
             if ignore is None or ignore.__class__ is tuple:
                 return says_nothing(error) or (ignore is not None and isinstance(error, ignore))
-            return bool(ignore(error))
+            return truth("it", ignore(error))
         except Exception as trouble:  # noqa: BLE001 - ignore is the user's code; the failure is counted
             report(ignore, f"ignore {shown_name(ignore)} of {self.name} failed", trouble)
             return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 
 from ._catalogue import ERRNOS, RETRYABLE_STATUSES, Cause
+from ._classes import CERTIFICATE_TEXT
 from ._exchange import looks_like_headers, result_exchange
 from ._explain import Told, story
 from ._hints import headers_hint, parse_retry_after
@@ -20,6 +21,7 @@ from ._shapes import (
     ancestry,
     class_name,
     listed,
+    message,
     probe,
     real,
     status_code,
@@ -63,10 +65,12 @@ _BUILTIN = {
     if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, BaseExceptionGroup)
 }
 _judged: dict[tuple[int, int | None], Verdict] = {}
+# The one builtin that without an errno is judged by its text too.
+_VAGUE = id(ConnectionError)
 
 
 def _plain(failure: object) -> tuple[int, int | None] | None:
-    """The class and errno of a builtin error that carries nothing else."""
+    """The class and errno of a builtin error whose verdict nothing else decides."""
     kind = id(type(failure))
     numbered = _BUILTIN.get(kind)
     if numbered is None:
@@ -75,7 +79,11 @@ def _plain(failure: object) -> tuple[int, int | None] | None:
     if error.__cause__ is not None or error.__dict__:
         return None
     number = error.errno if numbered else None
-    return (kind, number) if number is None or (type(number) is int and number in ERRNOS) else None
+    if number is None:
+        return None if kind == _VAGUE and CERTIFICATE_TEXT in message(error) else (kind, None)
+    # Windows has numbers of its own beside the errno.
+    known = type(number) is int and number in ERRNOS and getattr(error, "winerror", None) is None
+    return (kind, number) if known else None
 
 
 class Classifier(Record):
@@ -228,7 +236,7 @@ def _is_failure(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, Exception)
 
 
-_DEFAULT = Classifier()
+DEFAULT = Classifier()
 
 
 def verdict(failure: object, /) -> Verdict:
@@ -241,7 +249,7 @@ def verdict(failure: object, /) -> Verdict:
     >>> verdict((503, {"Retry-After": "7"}, b"")).reason
     'HTTP 503 with Retry-After: 7'
     """
-    return _DEFAULT.verdict(failure)
+    return DEFAULT.verdict(failure)
 
 
 def transient(kind: type[E]) -> type[E]:
@@ -275,7 +283,7 @@ def explain(failure: object, /) -> str:
     URLError: nothing decides; urllib.URLError is a wrapper; looked inside
       ConnectionRefusedError: operating system decides; no own error, code, HTTP status, class, own word
     """
-    return _DEFAULT.explain(failure)
+    return DEFAULT.explain(failure)
 
 
 def is_retryable(failure: object, /, *, idempotent: bool = True) -> bool:
@@ -307,7 +315,7 @@ def retry_after(source: object, /, *, now: float | None = None) -> float | None:
     (120.0, 0.25)
     """
     if real(source, BaseException):
-        return _DEFAULT._examined(source, now).retry_after
+        return DEFAULT._examined(source, now).retry_after
     status, headers = result_exchange(source)
     if status is None:
         headers = probe(source, "headers")

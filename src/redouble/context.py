@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 
+from ._callables import plain
 from ._headers import header
 from ._text import one_line
 from ._time import clock_of
@@ -131,7 +132,7 @@ class Key:
     def __init__(self, policy: Policy, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         make: Any = policy.idempotency_key
         self._prefix = f"{policy.name or name}:"
-        self._make = _uuid if make is True else lambda: make(*args, **kwargs)
+        self._make = _uuid if make is True else lambda: plain("idempotency_key", make(*args, **kwargs))
         self._made: dict[str, str] = {}
         replayed = replayed_key.get()
         if replayed is not None and replayed.startswith(_token(self._prefix)):

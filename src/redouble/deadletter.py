@@ -10,7 +10,7 @@ What is stored holds no secrets and is of bounded length. It is JSON: nothing is
 from __future__ import annotations
 
 from . import _checks as check
-from ._callables import ASYNC_GENERATOR, GENERATOR, flavour
+from ._callables import ASYNC_GENERATOR, GENERATOR, flavour, told
 from ._compose import composed
 from ._letter_box import LetterBox
 from ._letters import DeadLetter, Limits, Store
@@ -149,7 +149,7 @@ class DeadLetters(LetterBox):
             # Of all processes exactly one has made this step, and needs no memory to know.
             if queue == letter.queue and added.before < threshold <= added.depth:
                 try:
-                    callback(added.depth, queue)
+                    told(callback(added.depth, queue))
                 except Exception as error:  # noqa: BLE001 - as for listeners
                     report(callback, "the function given to on_depth() failed", error)
 

@@ -14,6 +14,7 @@ from _thread import get_ident
 from functools import partial
 from types import MappingProxyType
 
+from ._callables import plain, told
 from ._checks import sync_function
 from ._happenings import (
     CircuitChanged,
@@ -174,7 +175,7 @@ def correlated() -> dict[str, Any]:
 
 
 def _ask(hook: Callable[[], Mapping[str, object]], said: dict[str, Any]) -> None:
-    said.update(hook())
+    said.update(plain("it", hook()))
 
 
 def wanted(listeners: tuple[Listener, ...]) -> bool:
@@ -238,7 +239,7 @@ def _alone(whom: object, call: Callable[[Any], object], about: object, what: str
     try:
         # Within, so that no interrupt comes between the mark and what takes it away.
         _telling.add(key)
-        call(about)
+        told(call(about))
     except Exception as error:  # noqa: BLE001 - a listener's failure, or a handler's full disk, is not the call's
         if what:
             report(whom, f"{what} {shown_name(whom)} failed", error)

@@ -12,7 +12,7 @@ from functools import partial, partialmethod
 
 from . import _tasks, _threads
 from ._async import awaiting
-from ._callables import ASYNC, SYNC, claims_async, flavour, look_like, name_of
+from ._callables import ASYNC, SYNC, claims_async, flavour, look_like, name_of, refuse
 from ._checks import attempts as checked_attempts
 from ._checks import listeners as checked_listeners
 from ._checks import optional, seconds, text
@@ -116,7 +116,7 @@ def _hedged(plan: Plan, function: Any) -> Any:
     if isinstance(function, property):
         raise TypeError("cannot hedge a property: put @hedge below @property, on the function")
     if not callable(function):
-        raise TypeError(f"cannot hedge {function!r}: it is not callable; decorate a function")
+        refuse("hedge", function)
     kind = flavour(function)
     if kind not in (SYNC, ASYNC):
         raise TypeError(
