@@ -39,7 +39,6 @@ def send(method, url, **headers):
             return response.status
     except HTTPError as error:
         error.close()
-        error.request = request  # urllib does not keep it; with it redouble knows the key, too
         raise
 
 

@@ -38,12 +38,8 @@ class Payments(BaseHTTPRequestHandler):
 
 def pay(order):
     request = Request(f"{home}/{order}", method="POST", headers=outgoing_headers())
-    try:
-        with urlopen(request, timeout=current_attempt().timeout) as response:
-            return response.read().decode()
-    except OSError as error:
-        error.request = request  # urllib does not keep it; with it redouble knows the method and the key
-        raise
+    with urlopen(request, timeout=current_attempt().timeout) as response:
+        return response.read().decode()
 
 
 with HTTPServer(("127.0.0.1", 0), Payments) as server:

@@ -848,7 +848,7 @@ def test_the_default_policy_described():
         "Calls up to 4 times.\n"
         "Waits by full_jitter from 1 s, never longer than 30 s.\n"
         "Retries failures known to be transient, but not of a POST or PATCH that may have acted, "
-        "unless it has an Idempotency-Key.\n"
+        "unless it has an Idempotency-Key or only reads.\n"
         "Waits as long as a server asks, up to 120 s; gives up at once if it asks for more.\n"
         "Takes at most 7 s of waiting without server hints, plus the attempts themselves."
     )

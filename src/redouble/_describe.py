@@ -101,7 +101,8 @@ def _failures(policy: Policy) -> str:
     repeat = {
         True: "also of requests that may act twice",
         False: "but only of calls that certainly had no effect",
-        "by_method": "but not of a POST or PATCH that may have acted, unless it has an Idempotency-Key",
+        "by_method": "but not of a POST or PATCH that may have acted, unless it has an Idempotency-Key"
+        " or only reads",
     }
     refused = " and results that until refuses" if policy.until is not None else ""
     rules = "".join(f", {getattr(key, '__name__', key)} by a rule of its own" for key in policy.rules)

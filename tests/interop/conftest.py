@@ -5,11 +5,22 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from interop.processes import INSTALL, PASSWORD, Server, home, listening, prepare, program, serving
+from interop.processes import (
+    INSTALL,
+    PASSWORD,
+    Server,
+    free_port,
+    home,
+    listening,
+    prepare,
+    program,
+    serving,
+)
 from interop.server import Web
 
 if TYPE_CHECKING:
@@ -102,6 +113,47 @@ def redis_server() -> Iterator[Server]:
         def command(port: int) -> list[str]:
             options = f"--bind 127.0.0.1 --port {port} --save --appendonly no --lua-time-limit 20"
             return [redis, *options.split()]
+
+        with serving(command, account, listening) as server:
+            yield server
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[Server]:
+    """RabbitMQ; user ``guest`` with the same password."""
+    # Debian's own rabbitmq-server in the PATH insists on its account and folders; the one beside rabbitmq-env does not.
+    scripts = Path(
+        program("rabbitmq-env", "RabbitMQ", "usr/lib/rabbitmq/bin", "opt/homebrew/opt/rabbitmq/sbin")
+    )
+    epmd = program("epmd", "Erlang")
+    # Erlang's name server, which RabbitMQ would start as a daemon and leave behind.
+    with (
+        home("rabbitmq") as (_, names_account),
+        serving(
+            lambda port: [epmd, "-address", "127.0.0.1", "-port", str(port)], names_account, listening
+        ) as names,
+        home("rabbitmq") as (folder, account),
+    ):
+        settings = {
+            "HOME": folder,
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": names.port,
+            "RABBITMQ_NODENAME": "redouble@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_DIST_PORT": free_port(),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_CONFIG_FILE": folder / "none",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": folder / "plugins",
+            "RABBITMQ_MNESIA_BASE": folder / "data",
+            "RABBITMQ_LOG_BASE": folder / "log",
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_PID_FILE": folder / "pid",
+        }
+        variables = [f"{name}={value}" for name, value in settings.items()]
+
+        def command(port: int) -> list[str]:
+            server = str(scripts.parent / "rabbitmq-server")
+            return ["/usr/bin/env", *variables, f"RABBITMQ_NODE_PORT={port}", server]
 
         with serving(command, account, listening) as server:
             yield server

@@ -28,7 +28,7 @@ export DEBIAN_FRONTEND=noninteractive
 if ! {
     apt-get update &&
         apt-get install -y --no-install-recommends -o Dpkg::Options::=--force-confold \
-            mariadb-server openssl postgresql redis-server
+            mariadb-server openssl postgresql rabbitmq-server redis-server
 } >"$log" 2>&1; then
     cat "$log" >&2
     exit 1
