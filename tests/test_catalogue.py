@@ -153,11 +153,17 @@ NAMES = {
     # More of the kind
     "amqp": {T: "RecoverableConnectionError RecoverableChannelError"},
     "cassandra": {T: "OperationTimedOut ReadTimeout WriteTimeout", S: "Unavailable NoHostAvailable"},
+    "databricks": {
+        P: "DataLoss",
+        T: "TemporarilyUnavailable InternalError DeadlineExceeded Aborted",
+        S: "TooManyRequests",
+    },
     "hvac": {T: "VaultDown InternalServerError", S: "RateLimitExceeded"},
     "kafka": {T: "KafkaTimeoutError KafkaConnectionError"},
     "ldap": {T: "SERVER_DOWN TIMEOUT", S: "BUSY UNAVAILABLE"},
     "nats": {T: "TimeoutError ConnectionClosedError StaleConnectionError", S: "NoServersError"},
     "neo4j": {T: "SessionExpired ServiceUnavailable", S: "TransientError"},
+    "tornado": {T: "StreamClosedError WebSocketClosedError"},
     "telegram": {P: "BadRequest", T: "TimedOut NetworkError", S: "RetryAfter"},
     "websocket": {T: "WebSocketConnectionClosedException WebSocketTimeoutException"},
 }

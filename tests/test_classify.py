@@ -379,8 +379,11 @@ def test_windows_numbers_mean_the_same_as_errno_or_as_winerror(number, expected)
     assert brief(OSError(number, "x")) == expected
 
 
-def test_errno_of_what_is_no_oserror_is_not_read():
-    assert brief(Failure(errno=errno.ECONNRESET)) == (False, False, C.unknown)
+def test_errno_of_what_is_no_oserror_counts_if_it_means_the_network():
+    assert brief(Failure(errno=errno.ECONNRESET)) == (True, False, C.disconnected)
+    assert brief(Failure(errno=errno.ECONNREFUSED)) == (True, False, C.connection)
+    for other in (errno.EAGAIN, errno.EBUSY, errno.ENOENT, 250001, "111", True, None):
+        assert brief(Failure(errno=other)) == (False, False, C.unknown)
 
 
 @pytest.mark.parametrize(

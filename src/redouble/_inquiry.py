@@ -6,7 +6,7 @@ is permanent, and a layer that shows that nothing was sent makes the whole unpro
 
 from __future__ import annotations
 
-from ._catalogue import Cause
+from ._catalogue import CLAIM_ATTRIBUTES, PERMANENT, RETRYABLE_STATUSES, STATUS_CAUSES, STATUS_TEXTS, Cause
 from ._classes import CERTIFICATE_TEXT
 from ._codes import aws
 from ._exchange import request, result_exchange
@@ -14,12 +14,13 @@ from ._headers import reader
 from ._hints import INTERESTING, hint
 from ._kinds import kind_of
 from ._questions import NOTHING, Case, Verdict, first_answer, http_reason, http_verdict
-from ._shapes import class_name, inner, leaves, message, real
+from ._shapes import cause, class_name, inner, leaves, message, probe, real, status_code, texts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ._catalogue import Row
     from ._kinds import Kind
 
 _NO_RESPONSE = Verdict(False)  # without a reason: of an ordinary result there is nothing to say
@@ -125,21 +126,51 @@ class Inquiry:
                 return None
             found = self.error(wrapped, depth + 1)
             if found.retryable or found.cause is not Cause.unknown:
-                return _combined(case, found)
+                return _combined(case, found, case.deep or wrapped is cause(case.exc))
         return None
 
     def outside(self, case: Case) -> Verdict:
-        row = case.row
+        row, reason = case.row, class_name(case.exc)
+        named = by_name(case)
+        if named is not None:
+            word, row = named
+            reason += f", whose name says {word}"
         if row is not None and row.retryable and CERTIFICATE_TEXT in message(case.exc):
             reason = f"certificate verify failed inside {class_name(case.exc)}"
             return Verdict(False, Cause.permanent, case.status, case.hint, reason)
         if row is not None:
-            return case.verdict(row, class_name(case.exc))
+            return case.verdict(row, reason)
+        status = quoted_status(case)
+        if status is not None:
+            reason = f"{reason}, whose text says HTTP {status}"
+            return Verdict(True, STATUS_CAUSES[status], None, case.hint, reason)
         reason = f"{class_name(case.exc)}: {NOTHING.reason}"
         return Verdict(False, Cause.unknown, case.status, case.hint, reason)
 
 
-def _combined(case: Case, found: Verdict) -> Verdict:
+def by_name(case: Case) -> tuple[str, Row] | None:
+    """The last word of a class name and its row, where nothing else has told."""
+    if case.kind.word is None or case.row not in (None, PERMANENT):
+        return None
+    denied = any(probe(case.exc, name) is False for name in CLAIM_ATTRIBUTES)
+    return None if denied else case.kind.word
+
+
+def quoted_status(case: Case) -> int | None:
+    """The retryable status that the text of an installed package's error names, where nothing else tells."""
+    if not case.kind.installed or case.status is not None:
+        return None
+    said = texts(case.exc).lower()
+    for words in STATUS_TEXTS:
+        found = said.partition(words)[2][:4]
+        number = status_code(found[:3]) if not found[3:].isalnum() else None
+        if number is not None:
+            return number if number in RETRYABLE_STATUSES else None
+    return None
+
+
+def _combined(case: Case, found: Verdict, stated: bool) -> Verdict:
+    """The verdict on what was found inside. It shows that nothing was sent only where it is ``stated``."""
     row = case.row
     never_sent = row is not None and row.unprocessed and found.retryable and not found.unprocessed
     return Verdict(
@@ -148,7 +179,7 @@ def _combined(case: Case, found: Verdict) -> Verdict:
         case.status if found.status is None else found.status,
         case.hint if found.retry_after is None else found.retry_after,
         f"{found.reason} inside {class_name(case.exc)}",
-        found.unprocessed or never_sent,
+        (found.unprocessed and (stated or not found.retryable)) or never_sent,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 
-from ._catalogue import ERRNOS, REPEATABLE_METHODS, RETRYABLE_STATUSES, Cause
+from ._catalogue import ALL_ADDRESSES_FAILED, BUILTINS, ERRNOS, REPEATABLE_METHODS, RETRYABLE_STATUSES, Cause
 from ._exchange import looks_like_headers, result_exchange
 from ._explain import Told, story
 from ._hints import headers_hint, parse_retry_after
@@ -60,6 +60,7 @@ _BUILTIN = {
     for kind in vars(builtins).values()
     if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, BaseExceptionGroup)
 }
+_TELLING = {id(kind) for kind, _ in BUILTINS}  # whose class decides, whatever they hold
 _judged: dict[tuple[int, int | None], Verdict] = {}
 
 
@@ -73,7 +74,17 @@ def _plain(failure: object) -> tuple[int, int | None] | None:
     if error.__cause__ is not None or error.__dict__:
         return None
     number = error.errno if numbered else None
+    if number is None and kind not in _TELLING and (error.__context__ is not None or _holds(error)):
+        return None
     return (kind, number) if number is None or (type(number) is int and number in ERRNOS) else None
+
+
+def _holds(error: Any) -> bool:
+    """Whether an error was given another error, or asyncio's text of several."""
+    for given in error.args:
+        if type(given) is not str or given.startswith(ALL_ADDRESSES_FAILED):
+            return True
+    return False
 
 
 class Classifier(Record):
