@@ -166,6 +166,11 @@ def shapes() -> str:
         ],
         ["the last word of the class name", "of installed packages only, see below"],
         ["a status in the text", f"of installed packages only, behind {attributes(_catalogue.STATUS_TEXTS)}"],
+        [
+            "words in the text",
+            "of installed packages only, if the name has no veto: "
+            + attributes(tuple(words for words, _ in _catalogue.TRANSIENT_TEXTS)),
+        ],
     ]
     named = [[", ".join(names), *meaning(row)] for row, names in words.items()]
     note = (

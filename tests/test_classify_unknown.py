@@ -426,6 +426,16 @@ def test_a_status_in_the_text_of_an_installed_class_is_the_last_resort(library, 
     assert brief(Failure(text)) == NOTHING
 
 
+@pytest.mark.parametrize(("words", "cause"), _catalogue.TRANSIENT_TEXTS)
+def test_words_of_the_operating_system_in_a_text_are_the_last_resort_too(library, words, cause):
+    text = f"cannot fetch: {words.capitalize()}"
+    assert brief(library("ApiError")(text)) == (True, False, cause)
+    assert brief(library("InvalidThing")(text)) == NOTHING
+    assert brief(library("ApiError")(f"{text} CERTIFICATE_VERIFY_FAILED")) == NOTHING
+    assert brief(library("ApiError", status=200)(text)) == NOTHING
+    assert brief(Failure(text)) == NOTHING
+
+
 # Libraries that only their names tell apart
 
 

@@ -119,6 +119,21 @@ THROTTLING_TEXTS = (
 )
 # What stands before a status in the text of an error that has it nowhere else.
 STATUS_TEXTS = ("status code: ", "status code ", "response code: ", "http status ", "http error ", "http ")
+# What operating systems and HTTP servers call a transient failure, for errors that have nothing but a text.
+TRANSIENT_TEXTS: tuple[tuple[str, Cause], ...] = (
+    ("connection refused", Cause.connection),
+    ("network is unreachable", Cause.connection),
+    ("no route to host", Cause.connection),
+    ("connection reset by peer", Cause.disconnected),
+    ("broken pipe", Cause.disconnected),
+    ("connection timed out", Cause.timeout),
+    ("connection timeout", Cause.timeout),
+    ("read timed out", Cause.timeout),
+    ("request timed out", Cause.timeout),
+    ("operation timed out", Cause.timeout),
+    ("too many requests", Cause.rate_limited),
+    ("service unavailable", Cause.unavailable),
+)
 # What a vendor calls a limit that no wait cures, on a 429.
 HOPELESS_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
 

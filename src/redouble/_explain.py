@@ -5,7 +5,7 @@ Kept apart from the inquiry itself, so that nobody pays for what is asked only w
 
 from __future__ import annotations
 
-from ._inquiry import Inquiry, by_name, quoted_status
+from ._inquiry import Inquiry, by_name, by_text
 from ._questions import QUESTIONS, Case, Verdict
 from ._shapes import class_name, leaves
 
@@ -68,9 +68,9 @@ def _last_resort(case: Case) -> str:
     named = by_name(case)
     if named is not None:
         return f"name decides (last word: {named[0]})"
-    status = quoted_status(case) if case.row is None else None
-    if status is not None:
-        return f"text decides (HTTP {status})"
+    told = by_text(case) if case.row is None else None
+    if told is not None:
+        return f"text decides ({told[0]})"
     if case.kind.veto is not None:
         return f"name is no evidence ({case.kind.veto[0]} in it)"
     if case.row is not None:

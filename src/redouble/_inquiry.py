@@ -6,7 +6,15 @@ is permanent, and a layer that shows that nothing was sent makes the whole unpro
 
 from __future__ import annotations
 
-from ._catalogue import CLAIM_ATTRIBUTES, PERMANENT, RETRYABLE_STATUSES, STATUS_CAUSES, STATUS_TEXTS, Cause
+from ._catalogue import (
+    CLAIM_ATTRIBUTES,
+    PERMANENT,
+    RETRYABLE_STATUSES,
+    STATUS_CAUSES,
+    STATUS_TEXTS,
+    TRANSIENT_TEXTS,
+    Cause,
+)
 from ._classes import CERTIFICATE_TEXT
 from ._codes import aws
 from ._exchange import request, result_exchange
@@ -140,10 +148,10 @@ class Inquiry:
             return Verdict(False, Cause.permanent, case.status, case.hint, reason)
         if row is not None:
             return case.verdict(row, reason)
-        status = quoted_status(case)
-        if status is not None:
-            reason = f"{reason}, whose text says HTTP {status}"
-            return Verdict(True, STATUS_CAUSES[status], None, case.hint, reason)
+        told = by_text(case)
+        if told is not None:
+            words, cause = told
+            return Verdict(True, cause, case.status, case.hint, f"{reason}, whose text says {words}")
         reason = f"{class_name(case.exc)}: {NOTHING.reason}"
         return Verdict(False, Cause.unknown, case.status, case.hint, reason)
 
@@ -156,17 +164,20 @@ def by_name(case: Case) -> tuple[str, Row] | None:
     return None if denied else case.kind.word
 
 
-def quoted_status(case: Case) -> int | None:
-    """The retryable status that the text of an installed package's error names, where nothing else tells."""
+def by_text(case: Case) -> tuple[str, Cause] | None:
+    """The words in the text of an installed package's error that name a transient failure, and its cause."""
     if not case.kind.installed or case.status is not None:
         return None
-    said = texts(case.exc).lower()
+    text = texts(case.exc)
+    lower = text.lower()
     for words in STATUS_TEXTS:
-        found = said.partition(words)[2][:4]
-        number = status_code(found[:3]) if not found[3:].isalnum() else None
-        if number is not None:
-            return number if number in RETRYABLE_STATUSES else None
-    return None
+        found = lower.partition(words)[2][:4]
+        status = status_code(found[:3]) if not found[3:].isalnum() else None
+        if status is not None:
+            return (f"HTTP {status}", STATUS_CAUSES[status]) if status in RETRYABLE_STATUSES else None
+    if case.kind.veto is not None or CERTIFICATE_TEXT in text:
+        return None
+    return next(((words, cause) for words, cause in TRANSIENT_TEXTS if words in lower), None)
 
 
 def _combined(case: Case, found: Verdict, stated: bool) -> Verdict:

@@ -81,10 +81,7 @@ def _plain(failure: object) -> tuple[int, int | None] | None:
 
 def _holds(error: Any) -> bool:
     """Whether an error was given another error, or asyncio's text of several."""
-    for given in error.args:
-        if type(given) is not str or given.startswith(ALL_ADDRESSES_FAILED):
-            return True
-    return False
+    return any(type(given) is not str or given.startswith(ALL_ADDRESSES_FAILED) for given in error.args)
 
 
 class Classifier(Record):
