@@ -416,7 +416,8 @@ def test_an_installed_oserror_with_a_status_for_a_number_is_judged_by_it(library
         ("HTTP 404 from server", None),
         ("status code 5031", None),
         ("status code: 200, but HTTP 503", None),
-        ("error 503", None),
+        ("error 429: too often", C.rate_limited),
+        ("error 1045", None),
     ],
 )
 def test_a_status_in_the_text_of_an_installed_class_is_the_last_resort(library, text, cause):
@@ -498,6 +499,11 @@ def test_a_delay_of_databricks_is_kept_by_the_row_of_its_class():
     assert (found.retryable, found.unprocessed, found.retry_after) == (True, False, 3.0)
     found = verdict(of("databricks", "TooManyRequests", "x", retry_after_secs=3))
     assert (found.cause, found.unprocessed, found.retry_after) == (C.rate_limited, True, 3.0)
+
+
+def test_a_timeout_of_mysql_connector_is_not_the_slow_query_whose_number_it_borrows():
+    assert brief(of("mysql", "ReadTimeoutError", errno=3024)) == (True, False, C.timeout)
+    assert brief(of("mysql", "DatabaseError", errno=3024)) == (False, False, C.permanent)
 
 
 def test_a_delay_of_telegram_may_be_a_timedelta():

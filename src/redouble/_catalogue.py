@@ -118,7 +118,15 @@ THROTTLING_TEXTS = (
     "request limit reached",
 )
 # What stands before a status in the text of an error that has it nowhere else.
-STATUS_TEXTS = ("status code: ", "status code ", "response code: ", "http status ", "http error ", "http ")
+STATUS_TEXTS = (
+    "status code: ",
+    "status code ",
+    "response code: ",
+    "http status ",
+    "http error ",
+    "http ",
+    "error ",
+)
 # What operating systems and HTTP servers call a transient failure, for errors that have nothing but a text.
 TRANSIENT_TEXTS: tuple[tuple[str, Cause], ...] = (
     ("connection refused", Cause.connection),
