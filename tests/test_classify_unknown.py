@@ -322,6 +322,10 @@ def test_what_was_looked_up_for_a_class_does_not_outlive_a_word_of_its_own(libra
     broken = library("Broken")
     assert not verdict(broken()).retryable
     assert verdict(transient(broken)()).retryable
+    limited = library("Limited")
+    assert not verdict(limited()).retryable
+    limited.retry_after = 3
+    assert verdict(limited()).retry_after == 3.0
 
 
 # Numbers, statuses and texts

@@ -258,7 +258,7 @@ EVIDENCE = (
     *SQLSTATE_ATTRIBUTES,
     *OWN_EXCHANGE,
 )
-# The same and "errno", which every OSError has on its class, as names in an instance's own __dict__.
-EVIDENCE_NAMES = frozenset(EVIDENCE) | {"errno"}
+# The same as names in an instance's own __dict__, with "errno", which every OSError has on its class, and "body".
+EVIDENCE_NAMES = frozenset(EVIDENCE) | {"errno", "body"}
 # Those that authors and users set on a class, also after it was looked up.
 SAID_BY_CLASS = (*CLAIM_ATTRIBUTES, "retry_after")

@@ -68,20 +68,22 @@ def _mapping_reader(headers: Any, interesting: frozenset[str]) -> Ask:
     walk: Iterator[Any] = iter(headers)
     if walk is headers:  # would be used up
         return _passed_over(headers)
-    spelled = list(islice(walk, _MOST_HEADERS))
-    names = list(map(str.lower, spelled))  # through str itself, as above
+    # Through str itself, as above.
+    names = list(map(str.lower, islice(walk, _MOST_HEADERS)))
     if len(names) == _MOST_HEADERS:
         return _passed_over(headers)
     if interesting.isdisjoint(names):
         return silent
     values: dict[str, str | None] = {}
     dated = False
-    for name, spelling in zip(names, spelled, strict=True):
+    for name in names:
         if name not in interesting:
             continue
         if name in values:  # several lines of one header
             return _passed_over(headers)
-        value = headers.get(spelling)
+        value = headers.get(name)
+        if value is None:
+            value = headers.get(name.title())  # a plain dict, spelled as usual
         if type(value) is not str:
             value = header(headers, name)
         values[name] = value

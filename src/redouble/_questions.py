@@ -13,6 +13,7 @@ from ._catalogue import (
     ALL_ADDRESSES_FAILED,
     ASKED_TO_WAIT,
     CLAIM_ATTRIBUTES,
+    DELAY_ATTRIBUTES,
     ERRNOS,
     EVIDENCE,
     EVIDENCE_NAMES,
@@ -146,8 +147,10 @@ class Case:
             self._look(now)
 
     def _look(self, now: float | None) -> None:
-        self.status, self.headers = error_exchange(self.exc)
-        self.delay = self.hint = delay(self.exc, now)
+        exc = self.exc
+        self.status, self.headers = error_exchange(exc)
+        if self.empty or not self.kind.blank or carries(exc, _DELAYS):
+            self.delay = self.hint = delay(exc, now)
         if self.headers is not None:
             self.ask = reader(self.headers, INTERESTING)
             if self.ask is not silent:
@@ -157,6 +160,11 @@ class Case:
     def verdict(self, row: Row, reason: str) -> Verdict:
         """A row of the catalogue, with the status and the hint of this exception."""
         return Verdict(row.retryable, row.cause, self.status, self.hint, reason, row.unprocessed)
+
+
+# Names among an exception's own attributes: where its class has none of them, the rest need not be asked.
+_DELAYS = frozenset(DELAY_ATTRIBUTES)
+_LIMITS = frozenset({"code", "body"})
 
 
 def _own(case: Case) -> Verdict | None:
@@ -199,7 +207,7 @@ def _status(case: Case) -> Verdict | None:
     if case.headers is None and any((package, status) in MADE_UP_STATUSES for package, _ in case.kind.names):
         case.status = None
         return None
-    if status == 429:
+    if status == 429 and (not case.kind.blank or carries(case.exc, _LIMITS)):
         limit = _hopeless(case.exc)
         if limit is not None:
             return Verdict(False, Cause.rate_limited, status, None, f"HTTP 429, {limit}", True)
