@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from redouble import _catalogue, _classes, _codebook, _hints
+from redouble import _catalogue, _classes, _codebook, _hints, _names
 from redouble.classify import verdict
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "what-is-retried.md"
@@ -21,7 +21,7 @@ in the source, so it is what the code does; [classify](classify.md) explains how
 
 "Unprocessed" means that the failure itself shows that the call had no effect, so even a call that is not
 idempotent is repeated. A "wrapper" is judged by what it wraps, and as shown here where nothing is found inside.
-What is in no table is not retried.
+What is in no table is judged [by shape](#by-shape); what has no shape that tells is not retried.
 """
 
 
@@ -30,7 +30,7 @@ def yes(value: bool) -> str:
 
 
 def meaning(row: _catalogue.Row) -> list[str]:
-    return [yes(row.retryable), yes(row.retryable and row.unprocessed), f"`{row.cause}`"]
+    return [yes(row.retryable), yes(row.unprocessed), f"`{row.cause}`"]
 
 
 def table(columns: list[str], rows: list[list[str]]) -> str:
@@ -87,7 +87,11 @@ def errno_lines() -> str:
 
 def dns_lines() -> str:
     named = {name: row for row, names in _catalogue.DNS_NAMES.items() for name in names.split()}
-    return codes("Name resolution", "number", named)
+    note = (
+        "Any other number is not retried, and unprocessed. Unprocessed matters even where the table says no: "
+        "a rule for `connection` may retry it, and nothing was sent."
+    )
+    return codes("Name resolution", "number", named, note)
 
 
 def headers() -> str:
@@ -129,6 +133,74 @@ def control_flow() -> str:
     return "\n\n".join(["## Control flow", note, table(["package", "classes"], rows)])
 
 
+def attributes(names: tuple) -> str:
+    return ", ".join(f"`{name.strip()}`" for name in names)
+
+
+def shapes() -> str:
+    """The rules for classes that have no line of their own."""
+    words: dict = {}
+    for word, row in _names.LAST_WORDS.items():
+        words.setdefault(row, []).append(f"`{word}`")
+    vetoes = attributes(tuple(word for vetoed in _names.VETOES.values() for word in vetoed))
+    rows = [
+        [
+            "a status of gRPC",
+            "`code`, `status` or `status_code` is a member of an enumeration with gRPC's names",
+        ],
+        [
+            "an HTTP status",
+            f"on the response ({attributes(_catalogue.RESPONSE_ATTRIBUTES)}), or as one of "
+            f"{attributes(_catalogue.ERROR_STATUSES)}; headers are {attributes(_catalogue.HEADER_ATTRIBUTES)}",
+        ],
+        [
+            "throttling by 400 or 403",
+            "the code, the body or the text says one of "
+            + attributes(_catalogue.THROTTLING_TEXTS)
+            + ", or has a code of [AWS](#aws)",
+        ],
+        ["a delay in seconds", attributes(_catalogue.DELAY_ATTRIBUTES)],
+        ["a claim", f"{attributes(_catalogue.CLAIM_ATTRIBUTES)} that is `True`"],
+        [
+            "an errno on an error that is not an `OSError`",
+            "a number of a refused, lost or timed-out connection",
+        ],
+        [
+            "every address failed",
+            f"an `OSError` without errno whose text begins with `{_catalogue.ALL_ADDRESSES_FAILED.strip()}`: "
+            "transient if one of the numbers in it is",
+        ],
+        [
+            "an error inside",
+            f"`__cause__`; an exception as {attributes(_catalogue.INNER_ATTRIBUTES)}, in `errors` or among "
+            "`args`; a `__context__` whose text the outer error quotes. Unprocessed only from `__cause__`. An explicit "
+            "transient `__cause__` outranks the row of a base class",
+        ],
+        ["the last word of the class name", "of installed packages only, see below"],
+        ["a status in the text", f"of installed packages only, behind {attributes(_catalogue.STATUS_TEXTS)}"],
+        [
+            "words in the text",
+            "of installed packages only, if the name has no veto: "
+            + attributes(tuple(words for words, _ in _catalogue.TRANSIENT_TEXTS)),
+        ],
+    ]
+    named = [[", ".join(names), *meaning(row)] for row, names in words.items()]
+    note = (
+        "The last word counts after `Error`, `Exception` and the like are taken off, and only where nothing above told "
+        f"anything. A name that contains one of these words is no evidence: {vetoes}. The same words make a "
+        "`ConnectionError` of an installed package permanent if it has no errno."
+    )
+    return "\n\n".join(
+        [
+            "## By shape",
+            "For classes that have no line below. Asked in this order, from top to bottom.",
+            table(["evidence", "where it is found"], rows),
+            note,
+            table(["last word", "retried", "unprocessed", "cause"], named),
+        ]
+    )
+
+
 def texts(title: str, lines: tuple) -> str:
     rows = [[f"`{text}`", *meaning(row)] for text, row in lines]
     return f"## {title}\n\n" + table(["text", "retried", "unprocessed", "cause"], rows)
@@ -141,6 +213,7 @@ def page() -> str:
         "\n\n".join(
             [
                 INTRODUCTION.strip(),
+                shapes(),
                 statuses(),
                 headers(),
                 errno_lines(),
@@ -171,6 +244,7 @@ def page() -> str:
                 codes("LDAP", "result", book.LDAP),
                 smtp,
                 codes("libcurl", "code", book.CURL),
+                texts("tornado, code 599", book.TORNADO),
                 codes("WebSocket", "close code", book.WEBSOCKET_CLOSES),
                 libraries(),
                 control_flow(),

@@ -398,8 +398,11 @@ def test_a_status_that_no_list_has_counts_where_the_rest_is_https():
     assert brief(Failure(status=503)) == (True, False, C.unavailable)
 
 
-def test_errno_of_what_is_no_oserror_is_not_read():
-    assert brief(Failure(errno=errno.ECONNRESET)) == (False, False, C.unknown)
+def test_errno_of_what_is_no_oserror_counts_if_it_means_the_network():
+    assert brief(Failure(errno=errno.ECONNRESET)) == (True, False, C.disconnected)
+    assert brief(Failure(errno=errno.ECONNREFUSED)) == (True, False, C.connection)
+    for other in (errno.EAGAIN, errno.EBUSY, errno.ENOENT, 250001, "111", True, None):
+        assert brief(Failure(errno=other)) == (False, False, C.unknown)
 
 
 @pytest.mark.parametrize(

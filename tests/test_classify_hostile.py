@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import errno
 import importlib
 import smtplib
@@ -54,6 +55,7 @@ ATTRIBUTES = [
     *_catalogue.DELAY_ATTRIBUTES,
     *_catalogue.CLAIM_ATTRIBUTES,
     *_catalogue.INNER_ATTRIBUTES,
+    *_catalogue.HEADER_ATTRIBUTES,
     *[
         "request",
         "request_info",
@@ -66,7 +68,7 @@ ATTRIBUTES = [
         "errors",
         "kwargs",
     ],
-    *["recipients", "smtp_code", "sqlite_errorcode", "exceptions", "message"],
+    *["recipients", "smtp_code", "sqlite_errorcode", "exceptions", "message", "body", "error_code"],
     *["__cause__", "__context__", "__class__", "__dict__", "__module__", "__notes__"],
 ]
 
@@ -424,3 +426,47 @@ def test_whatever_is_thrown_in_a_verdict_comes_out(failure):
 def test_probing_gives_the_attribute_or_nothing(thing, name):
     _shapes.probe(thing, name)
     assert _shapes.status_code(thing) is None or 100 <= _shapes.status_code(thing) <= 599
+
+
+def test_attributes_under_keys_that_refuse_to_be_hashed_do_no_harm():
+    class Key(str):
+        armed = False
+
+        def __hash__(self):
+            if Key.armed:
+                raise RuntimeError("leave me alone")
+            return 7
+
+    error = ValueError("x")
+    error.__dict__[Key("odd")] = TimeoutError()
+    Key.armed = True
+    assert ask_everything(error).cause is Cause.unknown
+
+
+def test_attributes_in_a_dict_of_anothers_making_do_no_harm():
+    class Spiteful(dict):
+        __iter__ = __contains__ = __len__ = keys = raising
+
+    error = type("Own", (Exception,), {})("x")
+    error.__dict__ = Spiteful(status_code=503)
+    assert ask_everything(error).status == 503
+
+
+def test_an_enumeration_that_lies_about_its_members_is_no_grpc_status():
+    lying = enum.Enum("Lying", "UNAVAILABLE DEADLINE_EXCEEDED RESOURCE_EXHAUSTED")
+    error = ValueError("x")
+    error.code = lying.UNAVAILABLE
+    assert ask_everything(error).retryable
+    for members in (None, 7, [], mock.MagicMock()):
+        type.__setattr__(lying, "_member_map_", members)
+        assert not ask_everything(error).retryable
+
+
+def test_errors_that_quote_and_hold_each_other_come_to_an_end():
+    errors = [RuntimeError(f"it went wrong {n}") for n in range(50)]
+    for error in errors:
+        error.error, error.inner, error.errors = errors[0], errors[-1], dict(enumerate(errors))
+        error.args = ("it went wrong", *errors[:3])
+        error.__context__ = errors[7] if error is not errors[7] else None
+    with watchdog(5):
+        assert not ask_everything(errors[3]).retryable

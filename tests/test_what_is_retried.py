@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from generate_what_is_retried import PAGE, page
-from redouble import _catalogue, _classes, _codebook
+import socket
+
+from generate_what_is_retried import PAGE, page, yes
+from redouble import _catalogue, _classes, _codebook, _names
+from redouble.classify import verdict
 
 
 def test_the_page_of_tables_is_not_stale():
@@ -16,3 +19,21 @@ def test_every_table_of_codes_and_every_package_is_on_the_page():
     rows = [table for table in tables if any(isinstance(row, _catalogue.Row) for row in table.values())]
     for table in [*rows, _classes.PACKAGES, _classes.ALIASES]:
         assert [code for code in table if f"`{code}`" not in text] == []
+
+
+def test_the_rows_of_name_resolution_are_what_verdict_says():
+    lines = PAGE.read_text("utf-8").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| `EAI_")]
+    named = {name.strip("`"): told for names, *told in rows for name in names.split(", ")}
+    assert len(named) == 9
+    for name, (retried, unprocessed, cause) in named.items():
+        if hasattr(socket, name):
+            found = verdict(socket.gaierror(getattr(socket, name), "x"))
+            assert (retried, unprocessed) == (yes(found.retryable), yes(found.unprocessed)), name
+            assert cause == f"`{found.cause}`"
+
+
+def test_every_last_word_and_every_veto_is_on_the_page():
+    page = PAGE.read_text("utf-8")
+    vetoes = [word.strip() for words in _names.VETOES.values() for word in words]
+    assert [word for word in (*_names.LAST_WORDS, *vetoes) if f"`{word}`" not in page] == []

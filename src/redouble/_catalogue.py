@@ -103,6 +103,45 @@ UNPROCESSED_WHEN_HINTED = frozenset({403, 413, 423, 503, 529})
 RETRYABLE_WHEN_HINTED = frozenset({403, 409, 413, 423})
 # Statuses that a client library makes up, without headers, for an answer it could not read.
 MADE_UP_STATUSES = frozenset({("aiohttp", 400)})
+# Statuses by which some services say that they were asked too often, and their words for it.
+MAYBE_THROTTLED = frozenset({400, 403})
+THROTTLED = Row(True, Cause.rate_limited)
+THROTTLING_TEXTS = (
+    "throttling",
+    "throttled",
+    "too many requests",
+    "rate exceeded",
+    "rate limit exceeded",
+    "ratelimitexceeded",
+    "rate limit reached",
+    "request limit exceeded",
+    "request limit reached",
+)
+# What stands before a status in the text of an error that has it nowhere else.
+STATUS_TEXTS = (
+    "status code: ",
+    "status code ",
+    "response code: ",
+    "http status ",
+    "http error ",
+    "http ",
+    "error ",
+)
+# What operating systems and HTTP servers call a transient failure, for errors that have nothing but a text.
+TRANSIENT_TEXTS: tuple[tuple[str, Cause], ...] = (
+    ("connection refused", Cause.connection),
+    ("network is unreachable", Cause.connection),
+    ("no route to host", Cause.connection),
+    ("connection reset by peer", Cause.disconnected),
+    ("broken pipe", Cause.disconnected),
+    ("connection timed out", Cause.timeout),
+    ("connection timeout", Cause.timeout),
+    ("read timed out", Cause.timeout),
+    ("request timed out", Cause.timeout),
+    ("operation timed out", Cause.timeout),
+    ("too many requests", Cause.rate_limited),
+    ("service unavailable", Cause.unavailable),
+)
 # What a vendor calls a limit that no wait cures, on a 429.
 HOPELESS_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
 
@@ -123,8 +162,8 @@ ERRNO_NAMES: Mapping[Row, str] = {
 }
 # Windows numbers of the same failures, which Python hands on as errno or as winerror.
 WINERRORS: Mapping[int, Row] = {
-    **dict.fromkeys((10061, 10065, 10064, 10051, 10050, 10049), UNREACHED),
-    **dict.fromkeys((10054, 10053, 10052), LOST),
+    **dict.fromkeys((10061, 10065, 10064, 10051, 10050, 10049, 1225, 1231, 1232), UNREACHED),
+    **dict.fromkeys((10054, 10053, 10052, 1236), LOST),
     10060: TIMED_OUT,
     **dict.fromkeys((10035, 10055, 10024), BUSY),
 }
@@ -139,6 +178,13 @@ ERRNOS: Mapping[int, Row] = {
         if hasattr(errno, name)
     },
 }
+# Numbers that mean the network, also on errors that are not an OSError. Small numbers are as often codes of a
+# library.
+NETWORK_ERRNOS: Mapping[int, Row] = {
+    number: row for number, row in ERRNOS.items() if row in (UNREACHED, LOST, TIMED_OUT) and number > 90
+}
+# What asyncio and uvloop say where every address of a host failed; each number behind it is one address.
+ALL_ADDRESSES_FAILED = "Multiple exceptions: "
 # Asked in this order, before the number: these classes often come without one.
 BUILTINS: tuple[tuple[type[OSError], Row], ...] = (
     (ConnectionRefusedError, UNREACHED),
@@ -176,24 +222,37 @@ TLS_TRANSIENT = frozenset(
 
 # Attribute names, in the order in which they are read.
 
-RESPONSE_ATTRIBUTES = ("response", "resp", "raw_response", "http_response")
+RESPONSE_ATTRIBUTES = ("response", "resp", "raw_response", "http_response", "response_info")
 RESPONSE_STATUSES = ("status_code", "status", "code")
 RESPONSE_KEYS = ("status", "status_code", "statusCode")
 # "code" is not here: it is an SMTP, AMQP, libcurl, MongoDB, WebSocket or exit code as often as a status.
 ERROR_STATUSES = ("status_code", "status", "http_status", "response_code", "errcode")
+HEADER_ATTRIBUTES = ("headers", "resp_headers", "response_headers")
 OWN_EXCHANGE = (*ERROR_STATUSES, "meta", "code")
-DELAY_ATTRIBUTES = ("retry_after", "retry_after_s", "backoff")
+# The first is python-telegram-bot's, whose retry_after warns when it is read.
+DELAY_ATTRIBUTES = (
+    "_retry_after",
+    "retry_after",
+    "retry_after_s",
+    "retry_after_secs",
+    "retry_after_seconds",
+    "backoff",
+)
 # True is a strong word. False is weak: several libraries say it of a refused connection.
 CLAIM_ATTRIBUTES = ("retryable", "retriable", "should_retry")
 SQLSTATE_ATTRIBUTES = ("sqlstate", "pgcode")
 INNER_ATTRIBUTES = (
     "orig",
+    "inner",
     "inner_exception",
     "reason",
     "os_error",
+    "real_error",
+    "original_exc",
     "original_error",
     "original_exception",
     "cause",
+    "error",
     "exception",
     "source",
 )
@@ -201,9 +260,13 @@ INNER_ATTRIBUTES = (
 # "code" warns on some that have a "status".
 EVIDENCE = (
     *RESPONSE_ATTRIBUTES,
-    "headers",
+    *HEADER_ATTRIBUTES,
     *DELAY_ATTRIBUTES,
     *CLAIM_ATTRIBUTES,
     *SQLSTATE_ATTRIBUTES,
     *OWN_EXCHANGE,
 )
+# The same as names in an instance's own __dict__, with "body" and "errno", which an OSError has on its class.
+EVIDENCE_NAMES = frozenset(EVIDENCE) | {"errno", "body"}
+# Those that authors and users set on a class, also after it was looked up.
+SAID_BY_CLASS = (*CLAIM_ATTRIBUTES, "retry_after")

@@ -11,6 +11,7 @@ from ._catalogue import (
     ASKED_TO_WAIT,
     BROKEN,
     BUSY,
+    CONTENDED,
     LOCKED_OUT,
     LOST,
     PERMANENT,
@@ -94,6 +95,7 @@ _HTTP_CLIENTS: Mapping[str, Mapping[Row, str]] = {
         _WRAPS_CONNECT_TIMEOUT: "ConnectTimeout",
         _WRAPS_PERMANENT: "SSLError",
     },
+    "tornado": {_WRAPS_LOST: "StreamClosedError", LOST: "WebSocketClosedError"},
     "trio": {TIMED_OUT: "TooSlowError", LOST: "BrokenResourceError"},
     "urllib3": {
         PERMANENT: "ClosedPoolError LocationValueError DecodeError HTTPError",
@@ -123,6 +125,14 @@ _SERVICES: Mapping[str, Mapping[Row, str]] = {
         _WRAPS_CONNECT_TIMEOUT: "ConnectTimeoutError",
         _WRAPS_UNREACHED: "EndpointConnectionError ProxyConnectionError",
         _WRAPS_PERMANENT: "SSLError",
+    },
+    "databricks": {
+        PERMANENT: "DataLoss",
+        ASKED_TO_WAIT: "TooManyRequests",
+        BUSY: "TemporarilyUnavailable",
+        BROKEN: "InternalError",
+        TIMED_OUT: "DeadlineExceeded",
+        CONTENDED: "Aborted",
     },
     "discord": {ASKED_TO_WAIT: "RateLimited"},
     "elastic_transport": {

@@ -165,6 +165,13 @@ SSH: tuple[tuple[str, Row], ...] = (
     ("connection dropped", LOST),
     ("connection lost", LOST),
 )
+TORNADO_NO_RESPONSE = 599
+TORNADO: tuple[tuple[str, Row], ...] = (
+    ("timeout while connecting", UNREACHED),
+    ("timeout in request queue", TURNED_AWAY),
+    ("timeout", TIMED_OUT),
+    ("closed", LOST),
+)
 
 
 # Services
@@ -183,6 +190,8 @@ GRPC: Mapping[str, Row] = dict(
         }
     )
 )
+# No other enumeration has these names.
+GRPC_TELLING = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})
 # Beside the code, what the details say.
 GRPC_DETAILS: Mapping[str, tuple[tuple[str, Row], ...]] = {
     "UNAVAILABLE": (

@@ -9,6 +9,7 @@ borrow its names and numbers. Methods are called only here, and only those of th
 from __future__ import annotations
 
 import sys
+from enum import Enum
 
 from ._catalogue import (
     ASKED_TO_WAIT,
@@ -24,6 +25,7 @@ from ._catalogue import (
     UNAUTHORIZED,
     UNREACHED,
     Row,
+    wrapping,
 )
 from ._codebook import (
     AMQP,
@@ -33,11 +35,14 @@ from ._codebook import (
     GOOGLE_RATE_LIMITS,
     GRPC,
     GRPC_DETAILS,
+    GRPC_TELLING,
     HTTP2_REFUSED,
     KAFKA,
     LDAP,
     SMTP_UNAUTHORIZED,
     SSH,
+    TORNADO,
+    TORNADO_NO_RESPONSE,
     WEBSOCKET_CLOSES,
     WEBSOCKET_NO_CLOSE,
 )
@@ -115,6 +120,15 @@ def _smtp(exc: BaseException) -> Answer:
         codes = [whole(reply[0]) for reply in replies if real(reply, TUPLE) and TUPLE.__len__(reply)]
     else:
         codes = [whole(probe(exc, "smtp_code"))]
+    return _smtp_replies(codes)
+
+
+def _aiosmtplib(exc: BaseException) -> Answer:
+    refused = _listed(probe(exc, "recipients"))  # one error for each
+    return _smtp_replies([whole(probe(error, "code")) for error in refused or [exc]])
+
+
+def _smtp_replies(codes: list[int | None]) -> Answer:
     worst = max([code for code in codes if code is not None and 400 <= code <= 599], default=None)
     if worst is None:
         return None
@@ -150,6 +164,17 @@ def _too_many(exc: BaseException) -> Answer:
         return None
     again = words[2] in map(str, RETRYABLE_STATUSES)
     return BUSY if again else PERMANENT, f"too many {words[2]}"
+
+
+def _tornado(exc: BaseException) -> Answer:
+    """599 is what tornado says where no response was received; with libcurl, the errno is libcurl's code."""
+    if whole(probe(exc, "code")) != TORNADO_NO_RESPONSE:
+        return None
+    curl = whole(probe(exc, "errno"))
+    if curl is not None:
+        return CURL.get(curl, PERMANENT), f"curl {curl}"
+    words, row = said(TORNADO, message(exc)) or ("no response", wrapping(LOST))
+    return row, f"tornado 599: {words}"
 
 
 def _ssh(exc: BaseException) -> Answer:
@@ -225,6 +250,18 @@ def _grpclib(exc: BaseException) -> Answer:
     return _grpc_row(name, text(probe(exc, "message")) or "")
 
 
+def grpc_enum(exc: BaseException) -> Answer:
+    """A status of gRPC on an exception of any package: a member of an enumeration that has gRPC's names."""
+    for attribute in ("code", "status", "status_code"):
+        found = probe(exc, attribute)
+        members = probe(type(found), "_member_map_") if real(found, Enum) else None
+        if real(members, DICT) and GRPC_TELLING.issubset(members):
+            name = text(probe(found, "name")) or ""
+            if name in GRPC:
+                return _grpc_row(name, text(probe(exc, "message")) or message(exc))
+    return None
+
+
 def _google(exc: BaseException) -> Answer:
     name = text(probe(probe(exc, "grpc_status_code"), "name"))
     if name is None or name not in GRPC:
@@ -265,6 +302,7 @@ def _stripe(exc: BaseException) -> Answer:
 
 
 READERS: Mapping[str, Reader] = {
+    "aiosmtplib": _aiosmtplib,
     "amqp": _amqp,
     "botocore": _aws,
     "confluent_kafka": _librdkafka,
@@ -284,6 +322,7 @@ READERS: Mapping[str, Reader] = {
     "socket": _name_resolution,
     "ssl": _tls,
     "stripe": _stripe,
+    "tornado.HTTPClientError": _tornado,
     "urllib3.ResponseError": _too_many,
     "websockets.ConnectionClosed": _websocket,
 }

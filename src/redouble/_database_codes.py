@@ -11,6 +11,7 @@ from ._catalogue import (
     LOST,
     PERMANENT,
     SQLSTATE_ATTRIBUTES,
+    TIMED_OUT,
     TURNED_AWAY,
     UNAUTHORIZED,
     UNREACHED,
@@ -31,7 +32,7 @@ from ._codebook import (
     SQLSTATES,
 )
 from ._codes import looked_up, said
-from ._shapes import TUPLE, arguments, entry, lacks, message, obtained, probe, real, text, whole
+from ._shapes import TUPLE, arguments, class_name, entry, lacks, message, obtained, probe, real, text, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def _mysql(exc: BaseException) -> Answer:
 
 
 def _mysql_connector(exc: BaseException) -> Answer:
+    if class_name(exc).endswith("TimeoutError"):  # the client's own; it borrows the number of a slow query
+        return TIMED_OUT, class_name(exc)
     return looked_up(MYSQL, whole(probe(exc, "errno")), "MySQL error")
 
 

@@ -10,6 +10,7 @@ import sys
 
 from ._catalogue import (
     ERROR_STATUSES,
+    HEADER_ATTRIBUTES,
     OWN_EXCHANGE,
     RESPONSE_ATTRIBUTES,
     RESPONSE_KEYS,
@@ -111,9 +112,13 @@ def _searched_exchange(exc: BaseException) -> tuple[int | None, Any]:
         status, found = _exchange(response)
         headers = found if headers is None else headers
         if status is not None:
-            return status, probe(exc, "headers") if headers is None else headers if found is None else found
-    own = probe(exc, "headers")
+            return status, _own_headers(exc) if headers is None else headers if found is None else found
+    own = _own_headers(exc)
     return _own_exchange(exc, answered, headers if own is None else own)
+
+
+def _own_headers(exc: BaseException) -> Any:
+    return next((found for name in HEADER_ATTRIBUTES if (found := probe(exc, name)) is not None), None)
 
 
 def _own_exchange(exc: BaseException, answered: bool, headers: Any) -> tuple[int | None, Any]:

@@ -5,7 +5,7 @@ Kept apart from the inquiry itself, so that nobody pays for what is asked only w
 
 from __future__ import annotations
 
-from ._inquiry import Inquiry
+from ._inquiry import Inquiry, by_name, by_text
 from ._questions import QUESTIONS, Case, Verdict
 from ._shapes import class_name, leaves
 
@@ -41,16 +41,41 @@ class Told(Inquiry):
         for name, question in QUESTIONS:
             found = question(case)
             if found is not None:
-                rule = f" ({kind.rule})" if name == "class" else ""
-                self._tell(exc, depth, f"{name} decides{rule}{_asked_before(silent)}")
+                rule = kind.rule if name == "class" else found.reason
+                named = f" ({rule})" if rule != class_name(exc) else ""
+                self._tell(exc, depth, f"{name} decides{named}{_asked_before(silent)}")
                 return found
             silent.append(name)
-        rule = f"; {kind.rule} is a wrapper" if kind.row is not None else ""
+        kept = "is a wrapper" if kind.row is not None and kind.row.inside else "is a base class"
+        rule = f"; {kind.rule} {kept}" if kind.row is not None else ""
         self._tell(exc, depth, f"nothing decides{rule}; looked inside")
         return self.opened(case, depth)
 
+    def opened(self, case: Case, depth: int) -> Verdict:
+        found = self.inside(case, depth)
+        if found is None:
+            found = self.outside(case)
+            rule = _last_resort(case)
+            if rule:
+                self._tell(case.exc, depth, f"nothing inside; {rule}")
+        return found
+
     def _tell(self, exc: BaseException, depth: int, line: str) -> None:
         self.lines.append(f"{'  ' * depth}{class_name(exc)}: {line}")
+
+
+def _last_resort(case: Case) -> str:
+    named = by_name(case)
+    if named is not None:
+        return f"name decides (last word: {named[0]})"
+    told = by_text(case) if case.row is None else None
+    if told is not None:
+        return f"text decides ({told[0]})"
+    if case.kind.veto is not None:
+        return f"name is no evidence ({case.kind.veto[0]} in it)"
+    if case.row is not None:
+        return f"class decides ({case.kind.rule or 'ConnectionError'})"
+    return ""
 
 
 def _asked_before(questions: list[str]) -> str:

@@ -82,6 +82,8 @@ def _mapping_reader(headers: Any, interesting: frozenset[str]) -> Ask:
         if name in values:  # several lines of one header
             return _passed_over(headers)
         value = headers.get(name)
+        if value is None:
+            value = headers.get(name.title())  # a plain dict, spelled as usual
         if type(value) is not str:
             value = header(headers, name)
         values[name] = value

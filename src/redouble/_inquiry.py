@@ -6,7 +6,15 @@ is permanent, and a layer that shows that nothing was sent makes the whole unpro
 
 from __future__ import annotations
 
-from ._catalogue import Cause
+from ._catalogue import (
+    CLAIM_ATTRIBUTES,
+    PERMANENT,
+    RETRYABLE_STATUSES,
+    STATUS_CAUSES,
+    STATUS_TEXTS,
+    TRANSIENT_TEXTS,
+    Cause,
+)
 from ._classes import CERTIFICATE_TEXT
 from ._codes import aws
 from ._exchange import result_exchange
@@ -14,12 +22,13 @@ from ._headers import reader
 from ._hints import INTERESTING, hint
 from ._kinds import kind_of
 from ._questions import NOTHING, Case, Verdict, first_answer, http_reason, http_verdict
-from ._shapes import class_name, inner, leaves, message, real, unheard
+from ._shapes import cause, class_name, inner, leaves, message, probe, real, status_code, texts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ._catalogue import Row
     from ._kinds import Kind
 
 _NO_RESPONSE = Verdict(False)  # without a reason: of an ordinary result there is nothing to say
@@ -32,7 +41,7 @@ def examined(failure: object, statuses: frozenset[int], now: float | None) -> Ve
     case = None
     if real(failure, BaseException):
         kind = kind_of(type(failure))
-        if kind.failure and not kind.group and not kind.computes:
+        if kind.failure and not kind.group:
             case = Case(failure, kind, statuses, now)
             found = first_answer(case)
             if found is not None:
@@ -86,11 +95,7 @@ class Inquiry:
             known = self.seen.get(id(exc))
             if known is not None:
                 return known[1]
-        if kind.computes and not kind.group:
-            with unheard:
-                found = self.single(exc, kind, depth)
-        else:
-            found = self.group(exc, depth) if kind.group else self.single(exc, kind, depth)
+        found = self.group(exc, depth) if kind.group else self.single(exc, kind, depth)
         if self.corrected is not None:
             found = self.corrected(exc, found)
         if depth:
@@ -128,21 +133,54 @@ class Inquiry:
                 return None
             found = self.error(wrapped, depth + 1)
             if found.retryable or found.cause is not Cause.unknown:
-                return _combined(case, found)
+                return _combined(case, found, case.deep or wrapped is cause(case.exc))
         return None
 
     def outside(self, case: Case) -> Verdict:
-        row = case.row
+        row, reason = case.row, class_name(case.exc)
+        named = by_name(case)
+        if named is not None:
+            word, row = named
+            reason += f", whose name says {word}"
         if row is not None and row.retryable and CERTIFICATE_TEXT in message(case.exc):
             reason = f"certificate verify failed inside {class_name(case.exc)}"
             return Verdict(False, Cause.permanent, case.status, case.hint, reason)
         if row is not None:
-            return case.verdict(row, class_name(case.exc))
+            return case.verdict(row, reason)
+        told = by_text(case)
+        if told is not None:
+            words, cause = told
+            return Verdict(True, cause, case.status, case.hint, f"{reason}, whose text says {words}")
         reason = f"{class_name(case.exc)}: {NOTHING.reason}"
         return Verdict(False, Cause.unknown, case.status, case.hint, reason)
 
 
-def _combined(case: Case, found: Verdict) -> Verdict:
+def by_name(case: Case) -> tuple[str, Row] | None:
+    """The last word of a class name and its row, where nothing else has told."""
+    if case.kind.word is None or case.row not in (None, PERMANENT):
+        return None
+    denied = any(probe(case.exc, name) is False for name in CLAIM_ATTRIBUTES)
+    return None if denied else case.kind.word
+
+
+def by_text(case: Case) -> tuple[str, Cause] | None:
+    """The words in the text of an installed package's error that name a transient failure, and its cause."""
+    if not case.kind.installed or case.status is not None:
+        return None
+    text = texts(case.exc)
+    lower = text.lower()
+    for words in STATUS_TEXTS:
+        found = lower.partition(words)[2][:4]
+        status = status_code(found[:3]) if not found[3:].isalnum() else None
+        if status is not None:
+            return (f"HTTP {status}", STATUS_CAUSES[status]) if status in RETRYABLE_STATUSES else None
+    if case.kind.veto is not None or CERTIFICATE_TEXT in text:
+        return None
+    return next(((words, cause) for words, cause in TRANSIENT_TEXTS if words in lower), None)
+
+
+def _combined(case: Case, found: Verdict, stated: bool) -> Verdict:
+    """The verdict on what was found inside. It shows that nothing was sent only where it is ``stated``."""
     row = case.row
     never_sent = row is not None and row.unprocessed and found.retryable and not found.unprocessed
     return Verdict(
@@ -151,5 +189,5 @@ def _combined(case: Case, found: Verdict) -> Verdict:
         case.status if found.status is None else found.status,
         case.hint if found.retry_after is None else found.retry_after,
         f"{found.reason} inside {class_name(case.exc)}",
-        found.unprocessed or never_sent,
+        (found.unprocessed and (stated or not found.retryable)) or never_sent,
     )

@@ -7,12 +7,14 @@ when it grows beyond what a program can need.
 
 from __future__ import annotations
 
+import builtins
 from _weakref import ref
 
 from . import _codes, _database_codes
-from ._catalogue import BUILTINS, EVIDENCE, INNER_ATTRIBUTES, LOST, PERMANENT, Row, wrapping
+from ._catalogue import BUILTINS, EVIDENCE_NAMES, LOST, PERMANENT, Cause, Row, wrapping
 from ._classes import CLASSES, CONTROL_FLOW, WARNING_CLASSES, WRAPPING_PACKAGES
-from ._shapes import ancestry, computes, lineage
+from ._names import installed, last_word, veto
+from ._shapes import ancestry, body, lineage, module_of, place
 from .errors import RedoubleError
 
 TYPE_CHECKING = False
@@ -24,26 +26,35 @@ if TYPE_CHECKING:
 READERS: Mapping[str, Reader] = {**_codes.READERS, **_database_codes.READERS}
 _LOST_OR_WRAPPER = wrapping(LOST)
 _MOST_KINDS = 2000
+_OF_CONNECTIONS = (Cause.connection, Cause.disconnected)
+_BUILTIN = {id(cls) for cls in vars(builtins).values() if isinstance(cls, type)}  # hashing asks the metaclass
+_READ = EVIDENCE_NAMES | {"__getattr__", "__getattribute__"}
 
 
 class Kind:
     """One class of exceptions."""
 
     __slots__ = (
+        "blank",
         "builtin",
-        "computes",
         "control",
         "deep",
         "failure",
+        "foreign",
         "group",
+        "installed",
+        "mute",
         "names",
+        "open",
         "own",
         "readers",
         "row",
         "rule",
         "system",
         "vague",
+        "veto",
         "warns",
+        "word",
     )
 
     def __init__(self, cls: type) -> None:
@@ -56,15 +67,28 @@ class Kind:
         # A wrapper: any place where the real failure may hide is searched.
         packages = {package for package, _ in self.names}
         self.deep = self.row.inside if self.row is not None else not WRAPPING_PACKAGES.isdisjoint(packages)
+        self.installed = installed(module_of(cls))
+        # No row of its own: an explicit cause or its name outranks the row of a base class.
+        own_row = bool(self.names) and self.rule == ".".join(self.names[0])
+        self.open = self.row is None or (self.row is PERMANENT and not own_row and not self.control)
+        self.word, self.veto = _named(cls, self.rule) if self.open else (None, None)
+        if self.row is not None and self.veto is not None:
+            self.open = False
+        # Evidence is in the __dict__ of the instance, or on the class if it was set there since.
+        bodies = [body(base) for base in ancestry(cls) if id(base) not in _BUILTIN]
+        self.blank = all(_READ.isdisjoint(found) for found in bodies)
         self.failure = issubclass(cls, Exception)
         self.group = issubclass(cls, ExceptionGroup)
         self.own = issubclass(cls, RedoubleError)
-        self.computes = computes(cls, (*EVIDENCE, *INNER_ATTRIBUTES))
         self.warns = not WARNING_CLASSES.isdisjoint(self.names)
         self.system = issubclass(cls, OSError)
         self.builtin = next((row for kind, row in BUILTINS if issubclass(cls, kind)), None)
         # Where nothing else tells, a lost connection that may wrap a better reason.
         self.vague = _LOST_OR_WRAPPER if issubclass(cls, ConnectionError) else None
+        # Its errno may be the operating system's: it has no codes of its own.
+        self.foreign = not (self.system or self.readers or self.deep)
+        # No question has an answer unless the instance carries something.
+        self.mute = self.blank and not (self.own or self.readers or self.row or self.system)
 
 
 def _tables(names: list[tuple[str, str]]) -> tuple[str, Row | None, tuple[Reader, ...]]:
@@ -78,6 +102,30 @@ def _tables(names: list[tuple[str, str]]) -> tuple[str, Row | None, tuple[Reader
         if key in CLASSES:
             return key, CLASSES[key], tuple(readers)
     return "", None, tuple(readers)
+
+
+def _named(cls: type, rule: str) -> tuple[tuple[str, Row] | None, tuple[str, Row] | None]:
+    """The last word in the name of a class, or of its nearest base that has one, and what rules the name out.
+
+    Asked of installed packages alone, up to the base class that the table has a line for. A base class about
+    connections does not count: a clean end and a bad address derive from it, too.
+    """
+    for base in ancestry(cls):
+        found = place(base)
+        if found is None:
+            continue
+        module, package, qualname = found
+        if f"{package}.{qualname}" == rule:
+            break
+        if installed(module):
+            name = qualname.rpartition(".")[2]
+            ruled_out = veto(name)
+            if ruled_out is not None:
+                return None, ruled_out
+            word = last_word(name)
+            if word is not None and (base is cls or word[1].cause not in _OF_CONNECTIONS):
+                return word, None
+    return None, None
 
 
 # By id: hashing a class asks its metaclass. With the class, as the id of one that is gone may be given anew.

@@ -10,28 +10,54 @@ from __future__ import annotations
 import errno
 
 from ._catalogue import (
+    ALL_ADDRESSES_FAILED,
     ASKED_TO_WAIT,
     CLAIM_ATTRIBUTES,
+    DELAY_ATTRIBUTES,
     ERRNOS,
     EVIDENCE,
+    EVIDENCE_NAMES,
     HOPELESS_CODES,
     MADE_UP_STATUSES,
+    MAYBE_THROTTLED,
+    NETWORK_ERRNOS,
+    PERMANENT,
     RETRYABLE_STATUSES,
     RETRYABLE_WHEN_HINTED,
+    SAID_BY_CLASS,
     SAID_SO,
     STATUS_CAUSES,
+    THROTTLED,
+    THROTTLING_TEXTS,
     UNPROCESSED_STATUSES,
     UNPROCESSED_WHEN_HINTED,
+    UNREACHED,
     WINERRORS,
     Cause,
     Row,
 )
+from ._codebook import AWS
+from ._codes import grpc_enum
 from ._database_codes import sqlstate
 from ._exchange import error_exchange
 from ._headers import reader, silent
 from ._hints import INTERESTING, hint, shows_limit, word
 from ._record import Record
-from ._shapes import class_name, delay, entry, lacks, probe, text, whole
+from ._shapes import (
+    arguments,
+    carries,
+    cause,
+    class_name,
+    delay,
+    entry,
+    lacks,
+    message,
+    probe,
+    real,
+    status_code,
+    text,
+    whole,
+)
 from .errors import BulkheadFull, CircuitOpen
 
 TYPE_CHECKING = False
@@ -94,6 +120,7 @@ class Case:
         "bare",
         "deep",
         "delay",
+        "empty",
         "exc",
         "headers",
         "hint",
@@ -114,13 +141,16 @@ class Case:
         self.delay: float | None = None
         self.hint: float | None = None
         self.ask: Ask = silent
-        self.bare = kind.warns or lacks(exc, EVIDENCE)
+        self.empty = kind.blank and not carries(exc, EVIDENCE_NAMES)
+        self.bare = lacks(exc, SAID_BY_CLASS) if self.empty else kind.warns or lacks(exc, EVIDENCE)
         if not self.bare:
             self._look(now)
 
     def _look(self, now: float | None) -> None:
-        self.status, self.headers = error_exchange(self.exc)
-        self.delay = self.hint = delay(self.exc, now)
+        exc = self.exc
+        self.status, self.headers = error_exchange(exc)
+        if self.empty or not self.kind.blank or carries(exc, _DELAYS):
+            self.delay = self.hint = delay(exc, now)
         if self.headers is not None:
             self.ask = reader(self.headers, INTERESTING)
             if self.ask is not silent:
@@ -130,6 +160,11 @@ class Case:
     def verdict(self, row: Row, reason: str) -> Verdict:
         """A row of the catalogue, with the status and the hint of this exception."""
         return Verdict(row.retryable, row.cause, self.status, self.hint, reason, row.unprocessed)
+
+
+# Names among an exception's own attributes: where its class has none of them, the rest need not be asked.
+_DELAYS = frozenset(DELAY_ATTRIBUTES)
+_LIMITS = frozenset({"code", "body"})
 
 
 def _own(case: Case) -> Verdict | None:
@@ -151,7 +186,8 @@ def _code(case: Case) -> Verdict | None:
             break
     else:
         # Of all packages; but what has the headers of an HTTP answer comes from no database.
-        answer = None if case.bare or case.headers is not None else sqlstate(case.exc)
+        if not case.bare and case.headers is None:
+            answer = sqlstate(case.exc) or grpc_enum(case.exc)
     if answer is None:
         return None
     row, reason, *waits = answer
@@ -171,7 +207,7 @@ def _status(case: Case) -> Verdict | None:
     if case.headers is None and any((package, status) in MADE_UP_STATUSES for package, _ in case.kind.names):
         case.status = None
         return None
-    if status == 429:
+    if status == 429 and (not case.kind.blank or carries(case.exc, _LIMITS)):
         limit = _hopeless(case.exc)
         if limit is not None:
             return Verdict(False, Cause.rate_limited, status, None, f"HTTP 429, {limit}", True)
@@ -179,8 +215,14 @@ def _status(case: Case) -> Verdict | None:
         # Nothing but the status tells, so each is judged only once.
         if status not in _judged:
             _judged[status] = http_verdict(status, silent, None, None, RETRYABLE_STATUSES)
-        return _judged[status]
-    return http_verdict(status, case.ask, case.hint, case.delay, case.statuses)
+        found = _judged[status]
+    else:
+        found = http_verdict(status, case.ask, case.hint, case.delay, case.statuses)
+    if status in MAYBE_THROTTLED and not found.retryable:
+        words = _throttled(case)
+        if words is not None:
+            return case.verdict(THROTTLED, f"HTTP {status}, which says {words}")
+    return found
 
 
 _judged: dict[int, Verdict] = {}
@@ -199,10 +241,36 @@ def _hopeless(exc: BaseException) -> str | None:
     return None
 
 
+def _throttled(case: Case) -> str | None:
+    """The words by which an answer that may mean anything says that it was asked too often."""
+    name = case.kind.word
+    if name is not None and name[1].cause in (Cause.rate_limited, Cause.unavailable):
+        return name[0]
+    body = probe(case.exc, "body")
+    found = [probe(case.exc, field) for field in _SAYING]
+    found += [entry(part, field) for part in (body, entry(body, "error")) for field in _SAYING]
+    found += arguments(case.exc)[:2]
+    for part in found:
+        said = (text(part) or "")[:_LONGEST_BODY]
+        if AWS.get(said.rpartition("#")[2]) is ASKED_TO_WAIT:
+            return said
+        lower = said.lower()
+        words = next((words for words in THROTTLING_TEXTS if words in lower), None)
+        if words is not None:
+            return f'"{words}"'
+    return None
+
+
+_SAYING = ("code", "error_code", "__type", "type", "error", "body", "message", "msg", "detail")
+_LONGEST_BODY = 2000
+
+
 def _class(case: Case) -> Verdict | None:
     """Is its class in the table?"""
     if case.row is None or case.row.inside:
         return None
+    if case.kind.open and (case.kind.word is not None or real(cause(case.exc), Exception)):
+        return None  # the row of a base class, which its own cause or name outranks
     return case.verdict(case.row, class_name(case.exc))
 
 
@@ -221,15 +289,52 @@ def _word(case: Case) -> Verdict | None:
 def _system(case: Case) -> Verdict | None:
     """Does the operating system's class or number tell?"""
     exc, kind = case.exc, case.kind
-    if case.row is not None or not kind.system:
+    if case.row is not None:
         return None
+    if not kind.system:
+        return _foreign(case)
     number = whole(probe(exc, "errno"))
     name = errno.errorcode.get(number) if number is not None else None
     row = kind.builtin or WINERRORS.get(whole(probe(exc, "winerror")) or 0) or ERRNOS.get(number or 0)
+    status = status_code(number) if row is None and kind.installed else None
+    if status is not None:  # some clients raise an OSError(404, "Not Found")
+        case.status = status
+        return http_verdict(status, silent, None, None, case.statuses)
     if row is None:
+        if kind.vague is not None and kind.veto is not None:
+            word, row = kind.veto
+            return case.verdict(row, f"{class_name(exc)}, whose name says {word}")
         case.row = kind.vague
-        return None
+        return _every_address(case) if number is None else None
     return case.verdict(row, class_name(exc) + (f" ({name or number})" if number is not None else ""))
+
+
+def _foreign(case: Case) -> Verdict | None:
+    """An errno on what is not an OSError: believed if it means the network, and nothing more."""
+    if not case.kind.foreign or case.empty:
+        return None
+    number = whole(probe(case.exc, "errno"))
+    row = NETWORK_ERRNOS.get(number or 0)
+    if row is None:
+        return None
+    named = errno.errorcode.get(number or 0, number)
+    return Verdict(True, row.cause, case.status, case.hint, f"{class_name(case.exc)} with errno {named}")
+
+
+def _every_address(case: Case) -> Verdict | None:
+    """asyncio's error for a host all of whose addresses failed: one that may work later is enough."""
+    said = message(case.exc)
+    if not said.startswith(ALL_ADDRESSES_FAILED):
+        return None
+    numbers = [part.partition("]")[0] for part in said.replace("[WinError ", "[Errno ").split("[Errno ")[1:]]
+    rows = [
+        ERRNOS.get(int(number), PERMANENT) for number in numbers if number.isdecimal() and len(number) < 6
+    ]
+    transient = [row for row in rows if row.retryable]
+    if not transient:
+        return None
+    row = UNREACHED if all(row.unprocessed for row in transient) else transient[0]
+    return case.verdict(row, f"{class_name(case.exc)}: every address failed, errno {', '.join(numbers)}")
 
 
 # With what each looks at, for those who ask why.
@@ -245,6 +350,8 @@ QUESTIONS: tuple[tuple[str, Callable[[Case], Verdict | None]], ...] = (
 
 def first_answer(case: Case) -> Verdict | None:
     """The verdict of the first question that has one."""
+    if case.kind.mute and case.empty and case.bare:
+        return None
     for _, question in QUESTIONS:
         found = question(case)
         if found is not None:

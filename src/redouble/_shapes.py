@@ -13,7 +13,6 @@ The rules of this file:
 from __future__ import annotations
 
 import sys
-from _thread import get_ident
 from itertools import islice
 
 from ._catalogue import DELAY_ATTRIBUTES, INNER_ATTRIBUTES
@@ -22,19 +21,20 @@ from ._hints import parse_retry_after
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any, TypeGuard, TypeVar
 
     T = TypeVar("T")
 
 _mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
-_module: Callable[[type], object] = type.__dict__["__module__"].__get__
+module_of: Callable[[type], object] = type.__dict__["__module__"].__get__
 _qualname: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 _name: Callable[[type], str] = type.__dict__["__name__"].__get__
-_namespace: Callable[[type], Any] = type.__dict__["__dict__"].__get__
-_cause: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__cause__"].__get__
+cause: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__cause__"].__get__
 _context: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__context__"].__get__
 _args: Callable[[BaseException], tuple[object, ...]] = BaseException.__dict__["args"].__get__
+_attributes: Callable[[BaseException], dict[str, object]] = BaseException.__dict__["__dict__"].__get__
+body: Callable[[type], Mapping[str, object]] = type.__dict__["__dict__"].__get__  # of a class
 _members: Callable[[BaseException], tuple[BaseException, ...]]
 _members = BaseExceptionGroup.__dict__["exceptions"].__get__
 
@@ -45,6 +45,8 @@ TUPLE: type[tuple[Any, ...]] = tuple
 _FIRST = 4  # of an exception's args
 _MOST = 200  # of a dict's values, of metadata
 _LONGEST_MESSAGE = 2000  # characters that are searched
+_HANDED = frozenset({*INNER_ATTRIBUTES, "errors", "kwargs"})
+_SHORTEST_QUOTE = 6  # characters; fewer occur in any text
 
 
 # One attribute, one value
@@ -127,6 +129,15 @@ def lacks(thing: object, names: tuple[str, ...]) -> bool:
     return True
 
 
+def carries(exc: BaseException, names: frozenset[str]) -> bool:
+    """Whether an exception may have any of these among its own attributes, its class apart."""
+    own = _attributes(exc)
+    try:
+        return type(own) is not dict or not names.isdisjoint(own)
+    except Exception:  # noqa: BLE001 - a key of the dict may refuse to be hashed or compared
+        return True
+
+
 def delay(exc: BaseException, now: float | None) -> float | None:
     """The seconds that a library has already read from the answer and hands on as an attribute."""
     if lacks(exc, DELAY_ATTRIBUTES):
@@ -140,52 +151,6 @@ def delay(exc: BaseException, now: float | None) -> float | None:
         if found is not None:
             return found
     return None
-
-
-# Attributes that warn
-
-
-class Unheard:
-    """Drops the warnings of the attributes that this thread reads in the block: nobody asked for them.
-
-    Where warnings are errors, a deprecated attribute could not be read. `warnings.catch_warnings` changes the
-    filters of all threads; this filter matches in this thread alone, and only in the block.
-    """
-
-    def __init__(self) -> None:
-        self._threads: list[int] = []  # with one entry for each block that a thread is in
-
-    def match(self, text: str) -> bool:
-        """Answers in the place of a regular expression for the text of a warning."""
-        return get_ident() in self._threads
-
-    def __enter__(self) -> None:
-        self._threads.append(get_ident())
-        _filters().insert(0, _DROPPED)
-
-    def __exit__(self, *_: object) -> None:
-        self._threads.remove(get_ident())
-        try:
-            _filters().remove(_DROPPED)
-        except ValueError:  # another thread has entered or left catch_warnings: it is in another list
-            pass
-
-
-def _filters() -> list[Any]:
-    import warnings
-
-    filters: list[Any] = warnings.filters  # type: ignore[assignment]
-    return filters
-
-
-unheard = Unheard()
-_DROPPED = ("ignore", unheard, Warning, None, 0)
-
-
-def computes(kind: type, names: tuple[str, ...]) -> bool:
-    """Whether a class has properties under some of these names: reading one runs code, which may warn."""
-    spaces = [_namespace(cls) for cls in _mro(kind)]
-    return any(real(space.get(name), property) for space in spaces for name in names)
 
 
 # Classes
@@ -210,25 +175,34 @@ def message(exc: BaseException) -> str:
     return ""
 
 
+def texts(exc: BaseException) -> str:
+    """All texts that an exception was made with."""
+    found = [said[:_LONGEST_MESSAGE] for given in _args(exc)[:_FIRST] if (said := text(given)) is not None]
+    return "\n".join(found)
+
+
 def ancestry(kind: type) -> tuple[type, ...]:
     """A class and its bases, most derived first."""
     return _mro(kind)
 
 
+def place(cls: type) -> tuple[str, str, str] | None:
+    """Module, package and qualified name of a class; None for builtins."""
+    module = module_of(cls)
+    if type(module) is not str or module == "builtins":
+        return None
+    package = module.partition(".")[0]
+    return module, ALIASES.get(package, package), _qualname(cls)
+
+
 def lineage(kind: type) -> list[tuple[str, str]]:
     """Package and qualified name of a class and its bases, most derived first; builtins are left out."""
-    names: list[tuple[str, str]] = []
-    for cls in _mro(kind):
-        module = _module(cls)
-        if type(module) is str and module != "builtins":
-            package = module.partition(".")[0]
-            names.append((ALIASES.get(package, package), _qualname(cls)))
-    return names
+    return [found[1:] for cls in _mro(kind) if (found := place(cls)) is not None]
 
 
 def listed(cls: type, names: frozenset[type[Exception] | str]) -> bool:
     """Whether a class is among these, itself or by name: behind its module, or behind its package alone."""
-    module = text(_module(cls)) or ""
+    module = text(module_of(cls)) or ""
     qualname = _qualname(cls)
     known = (f"{module}.{qualname}", f"{module.partition('.')[0]}.{qualname}")
     return any(name is cls or (type(name) is str and name in known) for name in names)
@@ -255,17 +229,27 @@ def leaves(group: BaseException) -> list[BaseException]:
 def inner(exc: BaseException, everything: bool) -> Iterator[Exception]:
     """The errors that an error wraps, best evidence first.
 
-    Only ``__cause__`` is a statement. The other places, and ``__context__`` even if suppressed, are for
-    classes known to be wrappers: a bug in an ``except`` block has a ``__context__`` too. Interrupts are
-    left out, as there is a CancelledError under every timeout of asyncio.
+    ``__cause__`` is a statement, and so is an error that was handed to the exception. A ``__context__``, even
+    if suppressed, counts for ``everything``, which is for classes known to be wrappers; of other classes only
+    if their text quotes it: a bug in an ``except`` block has a ``__context__`` too. Interrupts are left out,
+    as there is a CancelledError under every timeout of asyncio.
     """
-    for found in _wrapped(exc) if everything else (_cause(exc),):
+    found: object = cause(exc)
+    if real(found, Exception):
+        yield found
+    if everything or carries(exc, _HANDED):
+        for found in _handed(exc):
+            if real(found, Exception):
+                yield found
+    for found in _args(exc)[:_FIRST]:
         if real(found, Exception):
             yield found
+    found = _context(exc)
+    if real(found, Exception) and (everything or _quotes(exc, found)):
+        yield found
 
 
-def _wrapped(exc: BaseException) -> Iterator[object]:
-    yield _cause(exc)
+def _handed(exc: BaseException) -> Iterator[object]:
     if not lacks(exc, INNER_ATTRIBUTES):
         for name in INNER_ATTRIBUTES:
             yield probe(exc, name)
@@ -273,5 +257,17 @@ def _wrapped(exc: BaseException) -> Iterator[object]:
     if real(errors, DICT):
         yield from list(DICT.values(errors))[:_MOST]
     yield entry(probe(exc, "kwargs"), "error")
-    yield from _args(exc)[:_FIRST]
-    yield _context(exc)
+
+
+def _quotes(exc: BaseException, context: BaseException) -> bool:
+    """Whether the text of an exception contains that of another, as in ``f"cannot fetch: {error}"``."""
+    said = texts(exc)
+    for _ in range(_FIRST):
+        quote = message(context)
+        if quote:
+            return len(quote) >= _SHORTEST_QUOTE and quote in said
+        held = next((found for found in _args(context)[:_FIRST] if real(found, Exception)), None)
+        if held is None:
+            break
+        context = held  # requests' errors are made with those of urllib3, and read like them
+    return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 
-from ._catalogue import ERRNOS, RETRYABLE_STATUSES, Cause
+from ._catalogue import ALL_ADDRESSES_FAILED, BUILTINS, ERRNOS, RETRYABLE_STATUSES, Cause
 from ._classes import CERTIFICATE_TEXT
 from ._exchange import looks_like_headers, result_exchange
 from ._explain import Told, story
@@ -64,6 +64,7 @@ _BUILTIN = {
     for kind in vars(builtins).values()
     if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, BaseExceptionGroup)
 }
+_TELLING = {id(kind) for kind, _ in BUILTINS}  # whose class decides, whatever they hold
 _judged: dict[tuple[int, int | None], Verdict] = {}
 # The one builtin that without an errno is judged by its text too.
 _VAGUE = id(ConnectionError)
@@ -80,10 +81,18 @@ def _plain(failure: object) -> tuple[int, int | None] | None:
         return None
     number = error.errno if numbered else None
     if number is None:
-        return None if kind == _VAGUE and CERTIFICATE_TEXT in message(error) else (kind, None)
+        if kind == _VAGUE and CERTIFICATE_TEXT in message(error):
+            return None
+        unsaid = kind not in _TELLING and (error.__context__ is not None or _holds(error))
+        return None if unsaid else (kind, None)
     # Windows has numbers of its own beside the errno.
     known = type(number) is int and number in ERRNOS and getattr(error, "winerror", None) is None
     return (kind, number) if known else None
+
+
+def _holds(error: Any) -> bool:
+    """Whether an error was given another error, or asyncio's text of several."""
+    return any(type(given) is not str or given.startswith(ALL_ADDRESSES_FAILED) for given in error.args)
 
 
 class Classifier(Record):
