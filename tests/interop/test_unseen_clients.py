@@ -1,0 +1,116 @@
+"""How well redouble judges libraries that it has never heard of; ``unseen.py`` says which, and what is right."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import warnings
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from interop.unseen import LIBRARIES, Failure, failures_of
+from redouble.classify import verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from interop.server import Web
+
+RIGHT = 0.90
+WRONGLY_RETRIED = 0.01
+# With fewer libraries, a share says nothing.
+ENOUGH = 15
+
+INSTALLED = [name for name, (module, _) in LIBRARIES.items() if importlib.util.find_spec(module) is not None]
+MISSING = [name for name in LIBRARIES if name not in INSTALLED]
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Judged(NamedTuple):
+    """One failure and redouble's opinion about it."""
+
+    failure: Failure
+    error: Exception
+    retryable: bool
+    unprocessed: bool
+    reason: str
+
+    @property
+    def wrongly_unprocessed(self) -> bool:
+        return self.retryable and self.unprocessed and not self.failure.right.may_be_unprocessed
+
+    @property
+    def wrongly_retried(self) -> bool:
+        return self.retryable and not self.failure.right.retryable
+
+    @property
+    def right(self) -> bool:
+        return self.retryable == self.failure.right.retryable and not self.wrongly_unprocessed
+
+    def __str__(self) -> str:
+        if self.wrongly_retried:
+            word = "wrongly retried"
+        elif self.wrongly_unprocessed:
+            word = "wrongly unprocessed"
+        else:
+            word = "not retried"
+        kind = f"{type(self.error).__module__}.{type(self.error).__qualname__}"
+        return f"{word}: {self.failure.title} ({self.failure.why}); {kind}; redouble: {self.reason}"
+
+
+@pytest.fixture(scope="module")
+def judged(web: Web) -> Iterator[dict[str, list[Judged]]]:
+    """Every failure of every installed library, judged."""
+    found: dict[str, list[Judged]] = {}
+    for name in INSTALLED:
+        found[name] = []
+        for failure, error in failures_of(name, web):
+            said = verdict(error)
+            found[name].append(Judged(failure, error, said.retryable, said.unprocessed, said.reason))
+    yield found
+    found.clear()
+    with warnings.catch_warnings():  # sessions that libraries leave open
+        warnings.simplefilter("ignore")
+        gc.collect()
+
+
+def table(judged: dict[str, list[Judged]]) -> str:
+    """Format the figures of each library and its misses."""
+    lines: list[str] = []
+    for name, cases in judged.items():
+        lines.append(f"{name:25} {sum(case.right for case in cases):3} / {len(cases)}")
+        lines += [f"    {case}" for case in cases if not case.right]
+    every = [case for cases in judged.values() for case in cases]
+    good, retried, unprocessed = (
+        sum(case.right for case in every),
+        sum(case.wrongly_retried for case in every),
+        sum(case.wrongly_unprocessed for case in every),
+    )
+    share = good / max(1, len(every))
+    lines.append(f"{'all':25} {good:3} / {len(every)} = {share:.1%} right")
+    lines.append(f"wrongly retried: {retried}, wrongly unprocessed: {unprocessed}")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_each_library_fails_in_at_least_six_ways_of_which_some_are_permanent(
+    judged: dict[str, list[Judged]], name: str
+) -> None:
+    if name in MISSING:
+        pytest.skip(f"{name} is not installed; the extra 'unseen' is needed")
+    cases = judged[name]
+    assert len(cases) >= 6
+    assert {case.failure.right.retryable for case in cases} == {True, False}
+    assert len({case.failure.title for case in cases}) == len(cases)
+
+
+def test_failures_of_unknown_libraries_are_judged_rightly(judged: dict[str, list[Judged]]) -> None:
+    if len(INSTALLED) < ENOUGH:
+        pytest.skip(f"not installed: {', '.join(MISSING)}; the extra 'unseen' is needed")
+    print(table(judged))
+    every = [case for cases in judged.values() for case in cases]
+    assert not any(case.wrongly_unprocessed for case in every), table(judged)
+    assert sum(case.wrongly_retried for case in every) <= WRONGLY_RETRIED * len(every), table(judged)
+    assert sum(case.right for case in every) >= RIGHT * len(every), table(judged)
