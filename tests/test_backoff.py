@@ -815,7 +815,7 @@ def test_a_backoff_that_answers_nonsense_is_replaced_by_full_jitter_and_told_of_
     with caplog.at_level(logging.WARNING, "redouble"):
         assert list(delays(nonsense, attempts=5, cap=3.0, rng=Pinned(0.5))) == [0.5, 1.0, 1.5, 1.5]
     assert told(caplog) == ["backoff nonsense failed, full jitter stands in (said once)"]
-    message = str(caplog.records[0].exc_info[1])
+    message = caplog.records[0].exc_text.splitlines()[-1].partition(": ")[2]
     assert message.startswith("the delay must be ")
     assert message.endswith(f"got {answer!r}")
 
@@ -829,7 +829,7 @@ def test_a_backoff_that_raises_is_replaced_by_full_jitter_and_told_of_once(caplo
     with caplog.at_level(logging.WARNING, "redouble"):
         assert list(delays(broken, attempts=4, rng=Pinned(0.5))) == [0.5, 7.0, 2.0]
     assert told(caplog) == ["backoff broken failed, full jitter stands in (said once)"]
-    assert repr(caplog.records[0].exc_info[1]) == "LookupError('no such delay')"
+    assert caplog.records[0].exc_text.endswith("\nLookupError: no such delay")
 
 
 def test_two_backoffs_that_misbehave_are_both_told_of(caplog):
@@ -847,7 +847,7 @@ def test_a_backoff_of_another_signature_is_told_of_rather_than_raised(caplog):
     with caplog.at_level(logging.WARNING, "redouble"):
         assert list(delays(lambda attempt: 1.0, attempts=3, rng=Pinned(1.0))) == [1.0, 2.0]
     assert len(told(caplog)) == 1
-    assert caplog.records[0].exc_info[0] is TypeError
+    assert "\nTypeError: " in caplog.records[0].exc_text
 
 
 def test_an_interrupt_in_a_backoff_is_not_held_back():
@@ -895,7 +895,7 @@ def test_for_a_broken_random_source_the_random_module_stands_in_and_it_is_told_o
     assert len(waits) == 3
     assert all(0.0 <= wait <= 4.0 for wait in waits)
     assert told(caplog)[1:] == ["the random source failed, the random module stands in (said once)"]
-    assert str(caplog.records[1].exc_info[1]) == trouble
+    assert caplog.records[1].exc_text.endswith(f": {trouble}")
 
 
 def test_an_interrupt_in_a_random_source_or_in_the_name_of_a_backoff_is_not_held_back():

@@ -97,6 +97,7 @@ def test_a_letter_says_all_that_was_known_of_the_call(letters, clock):
         first_attempt_at="2023-11-14T22:12:20.000000+00:00",
         enqueued_at="2023-11-14T22:13:20.000000+00:00",
         payload={"order": 7, "password": "***"},
+        payload_masked=True,
         function="retry",
         error_type="TimeoutError",
         error_message="slow, token=***",

@@ -559,7 +559,7 @@ def test_the_wall_clock_is_never_asked_by_a_call(flavour, monkeypatch, clock):
 # Reading order is data order: each module imports only from those before it.
 # fmt: off
 ORDER = [
-    "_text", "_record", "errors", "_numbers", "_trouble", "_sanitize", "_callables",
+    "_secret_table", "_sanitize", "_text", "_record", "errors", "_numbers", "_traces", "_trouble", "_callables",
     "backoff",
     "_headers", "_hints", "_catalogue", "_codebook", "_classes", "_shapes", "_exchange", "_grpc", "_codes",
     "_database_codes", "_names",
@@ -572,7 +572,7 @@ ORDER = [
     "_decide", "_guarding", "_story", "_account", "_keeping", "_call",
     "_async", "_async_first", "_sync", "_sync_first", "_streams", "_decorate", "_runs", "_blocks",
     "_latencies", "_race", "_tasks", "_threads", "hedging",
-    "_plain", "_traces", "_letters", "_compose", "_letters_file", "_letters_sqlite", "_letters_scripts",
+    "_plain", "_letters", "_compose", "_letters_file", "_letters_sqlite", "_letters_scripts",
     "_letters_redis",
     "_letter_box", "_leases", "_replay_run", "_replay", "deadletter", "_columns", "_terminal", "_letters_replaying", "_letters_cli",
     "_tables", "_tally", "_gauges", "_figures", "_prometheus", "_opentelemetry", "metrics",
@@ -589,8 +589,9 @@ ORDER = [
 # loaded when they are asked for.
 LATE = {("policy", "_decorate"), ("policy", "_objections"), ("classify", "_requests")}
 # Nobody else imports late, but for the command line, which loads a command when it is asked for, for guards,
-# which are loaded when a policy has one, and for the first failure.
-LATE_DOWNWARDS = {"__main__", "_config", "_guard_fields", "_decide"}
+# which are loaded when a policy has one, for the table of secrets, which is loaded when a text is masked, and for
+# the first failure.
+LATE_DOWNWARDS = {"__main__", "_config", "_guard_fields", "_sanitize", "_decide"}
 
 
 def is_type_checking(node):

@@ -194,6 +194,16 @@ def test_quiet_says_nothing(run):
     assert run("--quiet", "--deadline", "1ms", "--attempts", "none", "--", "false") == (124, "", "")
 
 
+def test_verbose_tells_no_secret_of_the_command(run):
+    secrets = "--password=hunter2", "--api-key", "hunter2", "https://ann:hunter2@example.com"
+    _, _, told = run("--verbose", "--", "sh", "-c", "true", *secrets)
+    assert (
+        f"{PREFIX}attempt 1 of 4: sh -c true '--password=***' --api-key '***' 'https://***@example.com'"
+        in told
+    )
+    assert "hunter2" not in told
+
+
 def test_verbose_tells_of_every_attempt_and_of_the_end(run):
     script = "[ $REDOUBLE_ATTEMPT = 2 ]"
     lines = run("--verbose", *sh(script))[2].splitlines()

@@ -8,8 +8,8 @@ from __future__ import annotations
 from ._decide import Refused
 from ._guarding import Passage
 from ._happenings import NOTHING, happening
-from ._story import Story, masked_line, put_note
-from ._text import cut, kind_of, shown
+from ._story import Story, put_note
+from ._text import cut, kind_of, masked_line, shown
 from ._time import clock_of
 from .context import CLOCK, ENDS, KEY, RETRIED, STARTED, current, running_in, time_left
 from .errors import DeadlineExceeded, ResultRejected
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ._plain import Masking
     from ._story import Note
     from .classify import Verdict
     from .context import Key, Surroundings
@@ -139,7 +140,8 @@ class Account(Passage):
         event = happening(kind, fields)
         # Logged only where something was retried or refused: a failure that just passes is the caller's.
         self._told_of = self._told_of or kind is Retrying or kind is NotLetThrough
-        emit(event, listeners, logged=self._told_of)
+        masking = None if self.policy.dead_letters is None else self.masking
+        emit(event, listeners, logged=self._told_of, masking=masking)
 
     def announce_success(self) -> None:
         """Tells of a success at the first try, if somebody asks for it."""
@@ -168,15 +170,26 @@ class Account(Passage):
         return error
 
     def rejected(self, refused: Refused, why: str) -> ResultRejected:
-        message = f"gave up on {self.summary(f'{why}; {refused.reason}')}"
+        message = f"gave up on {self.summary(f'{why}; {self.line(refused.reason)}')}"
         error = ResultRejected(message, result=refused.result, attempts=self.attempt)
         put_note(error, self._told(f"{self.name}, attempt by attempt:", why))
         return error
 
     def tell_story(self, error: Exception, why: str) -> Exception:
         self.why = why
-        put_note(error, self._told(self.summary(masked_line(why)), why))
+        put_note(error, self._told(self.summary(self.line(why)), why))
         return error
 
     def _told(self, headline: str, why: str) -> Note:
-        return self.story.told(headline, name=self.name, elapsed=self.elapsed(), why=masked_line(why))
+        return self.story.told(
+            headline, name=self.name, elapsed=self.elapsed(), why=self.line(why), masking=self.masking
+        )
+
+    @property
+    def masking(self) -> Masking | None:
+        """What the user masks in dead letters, which holds for the call's note and log as well."""
+        return getattr(self.policy.dead_letters, "_masking", None)
+
+    def line(self, message: str) -> str:
+        """A message as one line of the note, without its secrets."""
+        return masked_line(message, masking=self.masking)

@@ -75,7 +75,7 @@ class Call(Keeping):
         if type(failure) is not Refused:
             self._hold(failure)
         elif self._must_hold():
-            message = f"a result of {self.name} was refused: {failure.reason}"
+            message = f"a result of {self.name} was refused: {self.line(failure.reason)}"
             self.held = ResultRejected(message, result=failure.result, attempts=self.attempt)
         return True
 

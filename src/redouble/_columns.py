@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from ._text import printable
+
 
 def safe(text: str) -> str:
     """The text with whatever is not printable, or not in the encoding of the output, written as an escape.
@@ -11,10 +13,7 @@ def safe(text: str) -> str:
     >>> print(safe("red: \\x1b[31m"))
     red: \\x1b[31m
     """
-    if not text.isprintable():
-        text = "".join(
-            [char if char.isprintable() else char.encode("unicode_escape").decode() for char in text]
-        )
+    text = printable(text)
     encoding: str = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 

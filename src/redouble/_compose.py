@@ -5,7 +5,7 @@ from __future__ import annotations
 from ._callables import name_of
 from ._letters import DeadLetter, iso, new_id
 from ._numbers import number, whole
-from ._plain import Plain, bounded, safe
+from ._plain import Plain, safe
 from ._text import kind_of, shown
 from ._traces import traced
 from .classify import verdict
@@ -45,6 +45,7 @@ _MESSAGE, _TRACEBACK, _NAME, _IDENTIFIER = 4000, 16_000, 300, 500
 def composed(fields: Fields, *, queue: str, now: float, payload_limit: int, masking: Masking) -> DeadLetter:
     """A new letter for a queue."""
     error, payload = fields.get("error"), fields.get("payload")
+    plain = Plain(limit=payload_limit, masking=masking)
     last = _moment("last_attempt_at", fields.get("last_attempt_at"))
     return DeadLetter(
         id=new_id(now),
@@ -52,7 +53,8 @@ def composed(fields: Fields, *, queue: str, now: float, payload_limit: int, mask
         idempotency_key=_identifier(fields.get("idempotency_key")),
         first_attempt_at=_moment("first_attempt_at", fields.get("first_attempt_at")),
         enqueued_at=iso(now),
-        payload=None if payload is None else Plain(limit=payload_limit, masking=masking).value(payload),
+        payload=None if payload is None else plain.value(payload),
+        payload_masked=plain.masked,
         function=_function(fields.get("function")),
         error_type=kind_of(error) if isinstance(error, BaseException) else None,
         error_message=None if error is None else masking.whole("error_message", shown(error), _MESSAGE),
@@ -77,7 +79,7 @@ def _function(function: Any) -> str | None:
 def _traceback(error: Any, masking: Masking) -> str | None:
     if not isinstance(error, BaseException):
         return None
-    text = traced(error)
+    text = traced(error, masking.text)
     return None if text is None else masking.whole("traceback", text, _TRACEBACK)
 
 
@@ -90,7 +92,7 @@ def _failure_code(code: object, error: Any) -> str | None:
 
 
 def _instructions(text: Any, masking: Masking) -> str | None:
-    return None if text is None else bounded(shown(text), _MESSAGE, masking)
+    return None if text is None else masking.whole("replay_instructions", shown(text), _MESSAGE)
 
 
 def _identifier(value: Any) -> str | None:

@@ -6,8 +6,7 @@ import time
 
 from ._account import Account
 from ._callables import plain
-from ._story import masked_line
-from ._text import brief
+from ._text import kind_of, one_line, shown
 from ._trouble import say
 from .context import replaying
 from .events import DeadLettered, Reason, correlated, subscribed, tell, without
@@ -32,7 +31,7 @@ class Keeping(Account):
         if letters is None:
             return
         if replay is not None and replay.is_of(letters, self.name):
-            replay.again = brief(error)  # its letter is there already
+            replay.again = self._brief(error)  # its letter is there already
             return
         self.lost = error
         self._code = str(reason if verdict is None else verdict.status or verdict.cause)
@@ -63,7 +62,7 @@ class Keeping(Account):
                 **instructions,
             }
         except Exception as trouble:  # noqa: BLE001 - the user's code; the rest is kept all the same
-            text = f"its payload could not be made: {masked_line(brief(trouble))}"
+            text = f"its payload could not be made: {self._brief(trouble)}"
             say(f"{self.name} was given up on, and {text}", trouble)
             return {"replayable": False, "replay_instructions": text}
 
@@ -77,7 +76,10 @@ class Keeping(Account):
 
     def unkept(self, trouble: Exception) -> None:
         """A dead letter could not be written: that is said on the error, and in the log, every time."""
-        text = f"its dead letter could not be stored: {masked_line(brief(trouble))}"
+        text = f"its dead letter could not be stored: {self._brief(trouble)}"
         error: Any = self.lost
         self.tell_story(error, f"{self.why}; {text}" if self.why else text)
         say(f"{self.name} was given up on, and {text}", trouble)
+
+    def _brief(self, error: Exception) -> str:
+        return one_line(kind_of(error), self.line(shown(error)))

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 STATES = ("waiting", "leased", "parked")
 
 CONTENT = (
-    "payload", "function", "error_type", "error_message", "traceback", "failure_code", "attempts",
-    "last_attempt_at", "dead_lettered_at", "message_id", "correlation_id", "replayable",
+    "payload", "payload_masked", "function", "error_type", "error_message", "traceback", "failure_code",
+    "attempts", "last_attempt_at", "dead_lettered_at", "message_id", "correlation_id", "replayable",
     "replay_instructions",
 )  # fmt: skip
 ORIGIN = ("id", "queue", "idempotency_key", "first_attempt_at", "enqueued_at")
@@ -32,8 +32,8 @@ class DeadLetter(Record):
     """What was given up on: frozen, equal by its fields, made of text, numbers and JSON.
 
     Times are ISO 8601 texts in UTC. ``payload`` is JSON with secrets masked and its length bounded, so it
-    may be less than what was put. ``puts`` counts how often its key was put; ``replays`` the replays that
-    failed; ``last_replay_error`` says with what.
+    may be less than what was put; ``payload_masked`` says whether anything was masked. ``puts`` counts how
+    often its key was put; ``replays`` the replays that failed; ``last_replay_error`` says with what.
 
     >>> letter = DeadLetter(id="01J8ZQ4T3M0000000000000000", queue="bulk", payload={"order": 7}, attempts=4)
     >>> letter.payload, letter.state, letter.replayable
@@ -47,6 +47,7 @@ class DeadLetter(Record):
     first_attempt_at: str | None
     enqueued_at: str
     payload: Any
+    payload_masked: bool
     function: str | None
     error_type: str | None
     error_message: str | None
@@ -86,8 +87,9 @@ class DeadLetter(Record):
 
 
 _DEFAULTS: dict[str, Any] = {
-    "id": "", "queue": "default", "enqueued_at": "", "attempts": 1, "last_attempt_at": "",
-    "dead_lettered_at": "", "replayable": True, "state": "waiting", "puts": 1, "replays": 0,
+    "id": "", "queue": "default", "enqueued_at": "", "payload_masked": False, "attempts": 1,
+    "last_attempt_at": "", "dead_lettered_at": "", "replayable": True, "state": "waiting", "puts": 1,
+    "replays": 0,
 }  # fmt: skip
 
 

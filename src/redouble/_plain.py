@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ._numbers import INF
-from ._sanitize import MASK, _is_secret, folded_names, masked_text
-from ._text import kind_of, shown
+from ._sanitize import MASK, STRONG, fold, folded_names, hides, masked_text, pattern, strength
+from ._secret_table import JWK, NAMING, VALUES
+from ._text import cut, kind_of, one_line, shown
 from ._trouble import report
 
 TYPE_CHECKING = False
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 # How deep values may be nested, how long a key and how long a number may be.
 _DEEPEST, _KEY, _BITS = 32, 200, 1024
+# How much of a message is looked at before it is masked.
+_MESSAGE = 4000
 
 # What stands where something was left out; as a key, what is left out of a mapping.
 CUT = "…"
@@ -65,6 +68,11 @@ class Masking:
             report(self.hook, "the function given as mask= failed, so values were masked", error)
             return MASK
 
+    def line(self, message: str, limit: int) -> str:
+        """A message for a note or a log, which are masked even if what is stored is not."""
+        masked = masked_text(cut(message, _MESSAGE), self.more)
+        return one_line("", shown(self.named("error_message", masked)), limit)
+
     def whole(self, name: str, text: str, limit: int) -> str:
         """A text that is a field of its own: bounded, masked, and shown to the user's function."""
         return shown(self.named(name, bounded(text, limit, self)))[: 2 * limit]
@@ -80,6 +88,8 @@ class Plain:
         self._names = folded_names(self._masking.more)
         self._left = limit
         self._inside: set[int] = set()
+        self.masked = False
+        """Whether anything was masked."""
 
     def value(self, value: Any) -> Any:
         """The value as plain data. Costs about as much room as its JSON has bytes."""
@@ -120,19 +130,28 @@ class Plain:
         # Twice the room, as in `_text`; a view of something that is not bytes is taken whole.
         piece = view[: int(2 * self._left) + 400] if self._left < INF and view.format == "B" else view
         text = piece.tobytes().decode("utf-8", "backslashreplace")
-        return self._text(text, view.nbytes - piece.nbytes)
+        if piece.nbytes < view.nbytes:
+            return self._text(cut(text, len(text) - 1), view.nbytes)
+        return self._text(text)
 
-    def _text(self, value: str, left_out: int = 0) -> str:
-        whole = len(value) + left_out
+    def _text(self, value: str, whole: int = 0) -> str:
+        whole = whole or len(value)
         if self._left < INF:
-            # More than fits, so that a secret at the seam is seen whole.
-            value = value[: int(2 * max(self._left, 0)) + 400]
-        text = self._masking.text(safe(value))
+            # More than fits: what is masked becomes shorter.
+            value = cut(value, int(2 * max(self._left, 0)) + 400)
+        text = self._without_secrets(safe(value))
         room = max(self._left, 0)
-        if left_out or len(value) < whole or _cost(text) > room:
+        if len(value) < whole or _cost(text) > room:
             text = f"{_fitting(text, room)}{CUT} (cut, of {whole} characters)"
         self._left -= _cost(text)
         return text
+
+    def _without_secrets(self, text: str) -> str:
+        masked = self._masking.text(text)
+        if not self._masking.off and (found := pattern("netloc").fullmatch(masked)):
+            masked = f"{MASK}@{found[1]}"  # of a URL that was split
+        self.masked = self.masked or masked != text
+        return masked
 
     def _container(self, value: Any, items: Items | None) -> Any:
         if id(value) in self._inside:
@@ -148,7 +167,7 @@ class Plain:
 
     def _mapping(self, value: Any, count: int, items: Iterator[tuple[Any, Any]]) -> dict[str, Any]:
         plain: dict[str, Any] = {}
-        inner_name = _inner_name(value)
+        names = _Names(value)
         try:
             for key, inner in items:
                 if self._left <= 0:
@@ -156,7 +175,7 @@ class Plain:
                     break
                 name = self._name(key, plain)
                 self._left -= 2
-                plain[name] = self._named(inner_name if name == "value" else name, inner)
+                plain[name] = self._named(names.of(name), inner)
         except Exception as error:  # noqa: BLE001 - a mapping that changes meanwhile, or cannot be read
             plain[CUT] = f"cut: {kind_of(error)}"
         return plain
@@ -164,20 +183,41 @@ class Plain:
     def _sequence(self, value: Any) -> list[Any]:
         plain: list[Any] = []
         pair = tuple(value) if len(value) == 2 else ()
-        if pair and isinstance(pair[0], str):
+        if pair and (name := _as_text(pair[0])) is not None:
             # As headers are given, and the items of a mapping.
-            return [self._plain(pair[0]), self._named(pair[0][: 2 * _KEY], pair[1])]
-        for inner in value:
+            return [self._plain(pair[0]), self._named(name[: 2 * _KEY], pair[1])]
+        before: Any = None
+        for place, inner in enumerate(value):
             if self._left <= 0:
                 plain.append(f"{CUT} (cut, of {len(value)} items)")
                 break
             self._left -= 2
-            plain.append(self.value(inner))
+            plain.append(self._following(before, inner, is_odd=place % 2 == 1))
+            before = inner
         return plain
 
+    def _following(self, before: Any, value: Any, *, is_odd: bool) -> Any:
+        """An item of a list: ``--password`` and the names of headers say what the next one is."""
+        name, text = _as_text(before), _as_text(value)
+        if name is None or text is None or self._masking.off or len(name) > _KEY:
+            return self.value(value)
+        if name in ("-u", "--user", "--proxy-user"):
+            user, colon, password = text.partition(":")
+            if colon and password and not password.startswith("//"):
+                return self._hidden(f"{user}:{MASK}")
+        if name.startswith("-"):
+            names = not text.startswith("-")
+        else:
+            names = is_odd and ("-" in name or fold(name) in ("authorization", "cookie"))
+        if names and self._is_hidden(name, value):
+            return self._hidden()
+        return self.value(value)
+
     def _name(self, key: Any, taken: dict[str, Any]) -> str:
-        text = key if isinstance(key, str) else shown(key, repr if isinstance(key, tuple) else str)
-        name = self._masking.text(safe(text[: 2 * _KEY]))
+        text = _as_text(key)
+        if text is None:
+            text = shown(key, repr if isinstance(key, tuple) else str)
+        name = self._without_secrets(safe(cut(text, 2 * _KEY)))
         if len(name) > _KEY:
             name = name[:_KEY] + CUT
         if name in taken:
@@ -186,16 +226,37 @@ class Plain:
         return name
 
     def _named(self, name: str, value: Any) -> Any:
-        hidden = not self._masking.off and value is not None and _is_secret(name, self._names)
-        if hidden and not _is_count(name, value):
-            self._left -= 5
-            return MASK
-        return self.value(self._masking.named(name, value))
+        if not self._masking.off and self._is_hidden(name, value):
+            return self._hidden()
+        theirs = self._masking.named(name, value)
+        self.masked = self.masked or theirs is not value
+        return self.value(theirs)
+
+    def _hidden(self, text: str = MASK) -> str:
+        self.masked = True
+        self._left -= _cost(text)
+        return text
+
+    def _is_hidden(self, name: str, value: Any) -> bool:
+        tells = 0 if value is None or value is True or value is False else strength(name, self._names)
+        if not tells:
+            return False
+        text = _as_text(value)
+        if text is not None:
+            return hides(name, text, tells)
+        return tells == STRONG and not _is_count(name, value)
 
 
 def _is_count(name: str, value: Any) -> bool:
     """``max_tokens=1024`` is no secret, and a request to a language model is worth nothing without it."""
-    return type(value) is int and name.lower().endswith("tokens")
+    return type(value) in (int, float) and name.lower().endswith("tokens")
+
+
+def _as_text(value: Any) -> str | None:
+    """What is given as a name, or may be a secret: text or bytes."""
+    if isinstance(value, str):
+        return value
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else None
 
 
 def _items(value: Any) -> Items | None:
@@ -214,13 +275,28 @@ def _field_names(value: object) -> Any:
     return getattr(type(value), "_fields", None) if named_tuple else fields
 
 
-def _inner_name(value: Any) -> str:
-    """What ``{"name": "password", "value": "..."}`` calls its value."""
-    if issubclass(type(value), dict):
-        for key in ("name", "key", "header"):
-            if isinstance(name := value.get(key), str):
-                return name[: 2 * _KEY]
-    return "value"
+class _Names:
+    """What the values of a mapping are called: by their keys, but for two kinds of mapping.
+
+    ``{"Key": "DB_PASSWORD", "Value": "..."}`` has the name in another entry, and the private members of a
+    JSON web key have names of one letter.
+    """
+
+    def __init__(self, mapping: Any) -> None:
+        self._inner: str | None = None
+        self._is_key = False
+        if not issubclass(type(mapping), dict):
+            return
+        self._is_key = "kty" in mapping
+        for key in list(mapping)[:20]:
+            if fold(_as_text(key) or "") in NAMING and (name := _as_text(mapping[key])):
+                self._inner = name[: 2 * _KEY]
+                return
+
+    def of(self, key: str) -> str:
+        if self._inner is not None and fold(key) in VALUES:
+            return self._inner
+        return "private_key" if self._is_key and key in JWK else key
 
 
 def _module_of(value: object) -> str:
@@ -249,8 +325,8 @@ def _fitting(text: str, room: float) -> str:
 
 def bounded(text: str, limit: int, masking: Masking) -> str:
     """A text without its secrets, and of at most so many characters; what was cut off is said."""
-    if len(text) <= limit:
-        return masking.text(safe(text))
-    # Twice as much as is kept, so that a secret at the seam is seen whole.
-    kept = masking.text(safe(text[: 2 * limit]))[:limit]
-    return f"{kept}{CUT} (cut, of {len(text)} characters)"
+    # Masked before it is cut. Of a very long text twice as much as is kept, since masking makes it shorter.
+    masked = masking.text(safe(cut(text, max(2 * limit, _MESSAGE))))
+    if len(masked) <= limit and len(text) <= limit:
+        return masked
+    return f"{masked[:limit]}{CUT} (cut, of {len(text)} characters)"

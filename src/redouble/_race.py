@@ -12,8 +12,8 @@ what became of each attempt. The rules:
 from __future__ import annotations
 
 from ._latencies import Latencies, quantile
-from ._story import masked_line, put_note
-from ._text import brief, kind_of, shown
+from ._story import put_note
+from ._text import brief, cut, kind_of, shown
 from ._trouble import report
 from .classify import verdict
 from .context import capped_at, current, time_left
@@ -187,7 +187,7 @@ class Race:
             self._slots = 0
         self._not_before = max(self._not_before, now + hint)
         self._due = self._not_before if self._slots else None
-        self._cause = found, kind_of(error), shown(error)[:_LONGEST]
+        self._cause = found, kind_of(error), cut(shown(error), _LONGEST)
 
     def interrupted(self, error: BaseException) -> None:
         """An interrupt, a cancellation or the deadline ends it all."""
@@ -199,7 +199,7 @@ class Race:
         self.over = True
         self.error = error
         failures = sorted(self._failures.items())
-        others = [f"  attempt {n}: {masked_line(text)}" for n, text in failures if n != number]
+        others = [f"  attempt {n}: {text}" for n, text in failures if n != number]
         if others:
             headline = f"{len(others) + 1} attempts of {self.plan.name} failed; this was attempt {number}"
             put_note(error, "\n".join([f"redouble: {headline}", *others]))

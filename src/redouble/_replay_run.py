@@ -10,10 +10,9 @@ import os
 
 from ._callables import told
 from ._leases import Renewal
-from ._plain import bounded
 from ._record import Record, assign
 from ._text import kind_of, one_line, shown
-from ._trouble import report
+from ._trouble import report, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,6 +85,7 @@ class Run:
         self._left: int | None = None
         self._held: tuple[str, str] | None = None
         self._renewal = Renewal(store, lease, now)
+        self._warned = False
 
     def next(self) -> tuple[DeadLetter, str] | None:
         """Claims the next letter, and gives it with the owner of the lease; ``None`` if there is none."""
@@ -122,7 +122,17 @@ class Run:
             return None
         self._held = letter.id, owner
         self._renewal.hold(letter.id, owner)
+        self._warn_of_masks(letter)
         return letter, owner
+
+    def _warn_of_masks(self, letter: DeadLetter) -> None:
+        """Warn, once in a replay, that a payload is not what the call was given."""
+        if letter.payload_masked and not self._warned:
+            self._warned = True
+            say(
+                f"the payload of dead letter {letter.id} was masked when it was stored: "
+                "the handler must look up the secrets itself"
+            )
 
     def done(self, letter: DeadLetter, owner: str) -> None:
         """The handler has succeeded."""
@@ -131,7 +141,7 @@ class Run:
 
     def failed(self, letter: DeadLetter, owner: str, error: Exception) -> None:
         """The handler has failed, and its policy has given up."""
-        text = one_line(kind_of(error), bounded(shown(error), _ERROR, self._masking))
+        text = one_line(kind_of(error), self._masking.whole("last_replay_error", shown(error), _ERROR))
         park = self._park_after is not None and letter.replays + 1 >= self._park_after
         self.store.release(letter.id, owner=owner, error=text, park=park)
         self._let_go(letter, "parked" if park else "failed")

@@ -12,6 +12,7 @@ from ._child import Child, Signalled, Signals, die_by
 from ._config import duration
 from ._flags import add_policy_flags, policy_of
 from ._numbers import number
+from ._plain import masked
 from ._terminal import DONE, Parser, Unable, complain, speak_as
 from .context import current_attempt
 from .errors import DeadlineExceeded
@@ -159,7 +160,7 @@ class Runs:
     def _once(self) -> None:
         self._attempt += 1
         if self._options.verbose:
-            complain(f"attempt {self._of_all()}: {join(self._options.command)}", "dim")
+            complain(f"attempt {self._of_all()}: {_told(self._options.command)}", "dim")
         limit = current_attempt()
         seconds = None if limit is None else limit.timeout
         status = self._child().run(seconds)
@@ -205,6 +206,11 @@ class Runs:
     def _say(self, text: str, style: str) -> None:
         if not self._options.quiet:
             complain(text, style)
+
+
+def _told(command: list[str]) -> str:
+    """The command as one would write it, without its secrets."""
+    return join(masked(command))
 
 
 def _may_be_retried(error: Exception) -> bool:

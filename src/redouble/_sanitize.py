@@ -1,10 +1,12 @@
-"""Text without secrets: what stands beside a telling name, or looks like a key, is masked.
+"""Mask secrets in text: values beside a telling name, and tokens that are known by their shape.
 
-One rule says which names are telling, for keys of a payload and for names within a text alike. It would
-rather mask too much. Every pattern moves forward only, so the time is linear in the length of the text.
+`_secret_table` has the names, shapes and ways of writing; the same rule for names serves the keys of a
+payload. Every pattern moves forward only, so the time is linear in the length of the text.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,51 +17,90 @@ if TYPE_CHECKING:
 
 MASK = "***"
 
-# Anywhere in a name, once case, hyphens and underscores are gone.
-_ANYWHERE = (
-    "password", "passwd", "passphrase", "passcode", "pwd", "secret", "token", "apikey", "authorization",
-    "cookie", "session", "credential", "privatekey", "accesskey", "signingkey", "encryptionkey", "signature",
-    "cardnumber", "creditcard", "debitcard", "securitycode", "cvv", "cvc",
-)  # fmt: skip
-# As a part of a name, between hyphens, underscores and humps: within longer words they mean nothing.
-_PARTS = frozenset({
-    "auth", "bearer", "card", "csrf", "iban", "jwt", "otp", "pass", "pin", "pw", "sid", "ssn", "xsrf",
-})  # fmt: skip
-# In prose they are two words.
-_TWO_WORDS = frozenset({
-    "accesskey", "apikey", "cardnumber", "encryptionkey", "privatekey", "secretkey", "securitycode",
-    "signingkey",
-})  # fmt: skip
-# How keys begin that say whose they are.
-_PREFIXES = "[prs]k[-_]|gh[oprsu]_|github_pat_|glpat-|xox[a-z]-|AIza"
-# Headers whose values have blanks in them.
-_HEADERS = ("authorization", "cookie")
+# How much a name tells: nothing; that a value is secret if it looks random; that it is.
+NOTHING, WEAK, STRONG = 0, 1, 2
 
 
 def is_secret(name: str, more: Iterable[str] = ()) -> bool:
     """Whether a value under this name is to be masked; ``more`` are further words to look for.
 
-    >>> is_secret("dbPassword"), is_secret("X-Api-Key"), is_secret("discard"), is_secret("author")
+    >>> is_secret("dbPassword"), is_secret("X-Api-Key"), is_secret("token_type"), is_secret("author")
     (True, True, False, False)
     """
-    return _is_secret(name, folded_names(more))
+    return strength(name, folded_names(more)) == STRONG
 
 
 def folded_names(names: Iterable[str]) -> Folded:
     """Names in the form in which they are compared; one that is nothing but punctuation tells nothing."""
-    return tuple([folded for name in names if (folded := _fold(name))])
+    return tuple([folded for name in names if (folded := fold(name))])
 
 
-def _fold(name: str) -> str:
+def fold(name: str) -> str:
+    """The letters and digits of a name, without case."""
     # Not lower(), which writes a sigma in two ways.
     return "".join([c for c in name.casefold() if c.isalnum()])
 
 
-def _is_secret(name: str, more: Folded) -> bool:
-    folded = _fold(name)
-    if any(word in folded for word in (*_ANYWHERE, *more)):
-        return True
-    return not _PARTS.isdisjoint([part.lower() for part in _patterns().parts.findall(name)])
+def strength(name: str, more: Folded = ()) -> int:
+    """How much a name tells of its value."""
+    # Long names are no names, and are not remembered.
+    known = _strength(name) if len(name) <= 100 else _strength.__wrapped__(name)
+    if more and known != STRONG:
+        folded = fold(name)
+        return STRONG if any(word in folded for word in more) else known
+    return known
+
+
+@lru_cache(500)
+def _strength(name: str) -> int:
+    from . import _secret_table as table
+
+    words = [word.lower() for word in pattern("parts").findall(name)]
+    folded = fold(name)
+    for place in range(len(words) - 1, -1, -1):
+        word = words[place]
+        both = words[place - 1] + word if place else ""
+        if word in table.WORDS or both in table.PHRASES or word.endswith(table.ENDINGS):
+            return NOTHING if words[place + 1 :] and words[-1] in table.DETAILS else STRONG
+    if any(fragment in folded for fragment in table.FRAGMENTS):
+        return NOTHING if words and words[-1] in table.DETAILS else STRONG
+    if words and words[-1] in table.WEAK and (len(words) < 2 or words[-2] not in table.NOT_KEYS):
+        return WEAK
+    return NOTHING
+
+
+def hides(name: str, value: str, tells: int, *, quoted: bool = True) -> bool:
+    """Whether a text under a name that tells so much is to be masked."""
+    from . import _secret_table as table
+
+    bare = value if quoted else value.rstrip(".,;:!?)]}>\"'`")
+    if tells == WEAK:
+        return looks_random(bare)
+    lower = bare.casefold()
+    # Quoted, the first word of a sentence would be a value.
+    if not lower or lower in table.STATES or (not quoted and lower in table.PLAIN):
+        return False
+    words = {word.lower() for word in pattern("parts").findall(name)}
+    if lower.isdecimal() and ("tokens" in words or words == {"pass"}):
+        return False  # how many
+    if words & table.NUMBERS and sum([c.isdigit() for c in bare]) < 3:
+        return False
+    # `token=token`, `--token TOKEN`: code and usage, not values.
+    if not quoted and bare.isidentifier() and fold(bare) == fold(name):
+        return False
+    return len(value) > 200 or not pattern("placeholder").fullmatch(value)
+
+
+def looks_random(text: str) -> bool:
+    """Whether a text looks like a key and not like a word, a path, a date or a UUID."""
+    if len(text) < 16 or not pattern("keylike").fullmatch(text) or pattern("uuid").fullmatch(text):
+        return False
+    # Of letters and digits drawn at random every second or third differs in kind from the one before it.
+    kinds = [0 if c.isdigit() else 1 if c.islower() else 2 if c.isupper() else 3 for c in text[:200]]
+    changes = 0
+    for one, other in zip(kinds, kinds[1:], strict=False):  # noqa: RUF007 - itertools is an import
+        changes += one != other and 3 not in (one, other)
+    return 0 in kinds and changes >= len(kinds) / 5
 
 
 def masked_text(text: str, more: Iterable[str] = ()) -> str:
@@ -70,81 +111,173 @@ def masked_text(text: str, more: Iterable[str] = ()) -> str:
     >>> masked_text('GET https://bob:hunter2@host/?api_key=abc Authorization: Bearer abc')
     'GET https://***@host/?api_key=*** Authorization: ***'
     """
-    names = folded_names(more)
-    if not _may_hold_secrets(text, names):
-        return text
-    patterns = _patterns()
-    text = _without_named(patterns.block.sub(MASK, text), names)
-    for shape, replacement in patterns.shapes:
-        text = shape.sub(replacement, text)
-    return text
+    from . import _secret_table as table
+
+    names, lower = folded_names(more), text.casefold()
+
+    def holds(*traces: str) -> bool:
+        return any(trace in lower for trace in traces)
+
+    # Each step is taken only if the text holds a trace of what it is about; most messages hold none.
+    if holds("-----begin", "putty-user"):
+        text = pattern("block").sub(MASK, text)
+    if holds(*table.NAMES) or _holds_names(text, lower, names):
+        text = pattern("plist").sub(
+            _without_paired(names), pattern("paired").sub(_without_paired(names), text)
+        )
+        text = _without_named(text, names)
+    if holds(*table.SAID):
+        text = pattern("said").sub(_without_said, text)
+    for number in [number for number, (trace, _) in enumerate(table.SYNTAX) if trace in lower]:
+        text = _syntax(number).sub(_without_group, text)
+    if holds("basic", "bearer"):
+        text = pattern("scheme").sub(_without_scheme, text)
+    if "://" in lower:
+        text = pattern("odd_url").sub(f"://{MASK}@", pattern("url").sub(_without_user, text))
+    if "eyj" in lower:
+        text = pattern("jwt").sub(MASK, text)
+    return _tokens().sub(MASK, text) if _may_hold_tokens(text) else text
 
 
-# Without one of these, or a telling name, there is nothing in a text that could be masked.
-_TRACES = (
-    "-----begin", "basic", "bearer", "://", "akia", "asia", "aida", "aroa", "agpa", "eyj", "aiza",
-    "k-", "k_", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "xox",
-)  # fmt: skip
-_WORDS = (*_ANYWHERE, *sorted(_PARTS))
 _NO_LETTERS = {code: None for code in range(128) if not chr(code).isalnum()}
 
 
-def _may_hold_secrets(text: str, more: Folded) -> bool:
-    """Says quickly that there are none, which is so for most messages of errors."""
-    lower = text.casefold()
+def _holds_names(text: str, lower: str, more: Folded) -> bool:
+    """Whether a text may hold one of the user's names."""
+    if not more:
+        return False
     # Folding leaves only letters and figures, and so does dropping all other ASCII from ASCII.
-    flat = lower.translate(_NO_LETTERS) if text.isascii() else _fold(text)
-    return any(trace in lower for trace in _TRACES) or any(word in flat for word in (*_WORDS, *more))
+    flat = lower.translate(_NO_LETTERS) if text.isascii() else fold(text)
+    return any(word in flat for word in more)
+
+
+def _may_hold_tokens(text: str) -> bool:
+    """Say quickly that no word is long enough for a token."""
+    return any(len(word) >= 12 and any(c.isdigit() or c in "-_" for c in word) for word in text.split())
+
+
+def _without_group(found: Match[str]) -> str:
+    start, end = found.start("secret") - found.start(), found.end("secret") - found.start()
+    quote = found["secret"][:1] if found["secret"][:1] in ("'", '"') else ""
+    return f"{found[0][:start]}{quote}{MASK}{quote}{found[0][end:]}"
+
+
+def _without_paired(more: Folded) -> Callable[[Match[str]], str]:
+    """Mask the value of ``name: DB_PASSWORD, value: ...`` and its like."""
+
+    def masked(found: Match[str]) -> str:
+        tells = strength(found["name"], more)
+        if not tells or not hides(found["name"], found["secret"], tells):
+            return found[0]
+        return _without_group(found)
+
+    return masked
+
+
+def _without_said(found: Match[str]) -> str:
+    """Mask the value of ``the password is ...`` and ``token ...``, where it does not read as a sentence."""
+    from . import _secret_table as table
+
+    value = found["secret"].rstrip(".,;:?)")
+    quoted, said, verb = bool(found["quote"]), found["verb"].strip(), found["verb"].strip(" :")
+    if not value or value.casefold() in table.PLAIN or MASK in value:
+        return found[0]
+    digits, letters = any(c.isdigit() for c in value), any(c.isalpha() for c in value)
+    if found["password"]:
+        mixed = len(value) >= 6 and digits and letters
+        secret = mixed or quoted or said.endswith(":") or (bool(verb) and not value.isalpha())
+    else:
+        secret = looks_random(value) or ((quoted or bool(verb)) and len(value) >= 8 and digits and letters)
+    if not secret:
+        return found[0]
+    start = found.start("secret") - found.start()
+    return f"{found[0][:start]}{MASK}{found[0][start + len(value) :]}"
 
 
 def _without_named(text: str, more: Folded) -> str:
-    """Values that stand after a telling name and something like ``=``."""
-    named = _patterns().named
+    """Mask values that stand after a telling name and something like ``=``."""
+    named = pattern("named")
     kept: list[str] = []
     done = here = 0
     while (found := named.search(text, here)) is not None:
         here = found.end()
-        if not _tells(text, found, more):
+        name = found["option"] or found["tag"] or found["word"]
+        tells = strength(name, more)
+        if tells != STRONG and text[found.start() - 1 : found.start()] == " ":
+            tells = _tells_with_word_before(text, name, found.start(), tells)
+        if not tells or (tells == WEAK and not pattern("long").match(text, here)):
+            if found["tag"]:
+                here = found.end("tag")  # its attributes are names as well
             continue
-        end, opening, closing = _value(text, here, found.group())
+        end, opening, closing = _value(text, here, name, found.group(), tells)
         if end > here:
             kept += text[done:here], opening, MASK, closing
             done = here = end
-    return "".join([*kept, text[done:]])
+    return "".join([*kept, text[done:]]) if kept else text
 
 
-def _tells(text: str, found: Match[str], more: Folded) -> bool:
-    name, start = found["option"] or found["tag"] or found["word"], found.start()
-    if _is_secret(name, more):
-        return True
+def _tells_with_word_before(text: str, name: str, start: int, tells: int) -> int:
+    """How much a name tells in prose, where it may be two words: `API key: ...`, but also `sort key: ...`."""
+    from ._secret_table import NOT_KEYS, PHRASES
+
     before = text[max(0, start - 30) : start].split()
-    return bool(before) and _fold(before[-1] + name) in _TWO_WORDS
+    word = before[-1].lower() if before else ""
+    if word + name.lower() in PHRASES:
+        return STRONG
+    return NOTHING if word in NOT_KEYS else tells
 
 
-def _value(text: str, start: int, name: str) -> tuple[int, str, str]:
-    """Where the value that starts here ends, and the quotes around it."""
-    patterns = _patterns()
-    if patterns.masked.match(text, start):
-        return start, "", ""
-    quoted = patterns.quoted.match(text, start)
+def _value(text: str, start: int, name: str, found: str, tells: int) -> tuple[int, str, str]:
+    """Where the value that starts here ends, and the quotes around it; nowhere, if it is not masked."""
+    nothing = start, "", ""
+    if pattern("masked").match(text, start):
+        return nothing
+    quoted = pattern("quoted").match(text, start)
     if quoted is not None:
         opening = quoted["open"] or quoted["escaped"] or ""
-        return quoted.end(), opening, opening
-    if text[start : start + 1] in ("(", "[", "{"):
-        return _closing_bracket(text, start), "", ""
-    if name.endswith(">"):
-        plain = patterns.element.match(text, start)
-    elif any(word in _fold(name) for word in _HEADERS):
-        plain = patterns.line.match(text, start)
-    else:
-        plain = patterns.word.match(text, start)
-    return (start if plain is None else plain.end()), "", ""
+        inside = text[quoted.end("open" if quoted["open"] else "escaped") : quoted.end()].removesuffix(
+            opening
+        )
+        return (quoted.end(), opening, opening) if hides(name, inside, tells) else nothing
+    if text[start : start + 1] in ("(", "[", "{") and not pattern("template").match(text, start):
+        return (_closing_bracket(text, start), "", "") if tells == STRONG else nothing
+    plain = pattern(_kind_of_value(text, start, name, found, tells)).match(text, start)
+    if plain is None:
+        return nothing
+    first = plain[0].split(None, 1)[0] if plain[0].strip() else ""
+    if first.casefold() not in _SCHEMES:
+        if tells == STRONG and found.endswith(": ") and _goes_on(text, name, start):
+            return nothing
+        if not hides(name, first, tells, quoted=False):
+            return nothing
+    return plain.end(), "", ""
+
+
+_SCHEMES = ("basic", "bearer", "digest", "token", "negotiate")
+
+
+def _kind_of_value(text: str, start: int, name: str, found: str, tells: int) -> str:
+    """The pattern for a value without quotes or brackets."""
+    from ._secret_table import LINES
+
+    if tells == WEAK:
+        return "piece"
+    if pattern("yaml").match(text, start):
+        return "yaml"
+    if found.endswith(">"):
+        return "element"
+    return "line" if fold(name).endswith(LINES) else "word"
+
+
+def _goes_on(text: str, name: str, start: int) -> bool:
+    """Whether ``token: ...`` is followed by a sentence or a status; not for passwords, which may be words."""
+    return "pass" not in name.lower() and pattern("sentence").match(text, start) is not None
 
 
 def _closing_bracket(text: str, start: int) -> int:
     """The place behind the bracket that closes the one here, or the end."""
     depth = 0
-    for found in _patterns().bracket.finditer(text, start):
+    for found in pattern("bracket").finditer(text, start):
         if found.group() in ("(", "[", "{"):
             depth += 1
         elif found.group() in (")", "]", "}"):
@@ -154,57 +287,116 @@ def _closing_bracket(text: str, start: int) -> int:
     return len(text)
 
 
-class _Patterns:
-    """The patterns, compiled when first needed. All quantifiers that could give back are possessive."""
+# Compiled when first needed. All quantifiers that could give back are possessive or bounded.
+_PATTERNS = {
+    "parts": r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+",
+    # Letters and digits as keys have them; an address, a host and a file name have something else.
+    "keylike": r"[\w+/=%~-]+",
+    "uuid": r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}",
+    # <unset>, ${TOKEN}, {{ token }}, {token}, Optional[str]; self.token, os.environ["TOKEN"]; get_token()
+    "placeholder": (
+        r"""<[\w -]+>[.,;)]*|\$\{\w+\}|\$[A-Z][A-Z0-9_]+|\{\{.*|(?:\w+ )?\{[A-Za-z_][\w.]*\}[\"')]*"""
+        r"|(?:self|cls|os|settings|config|requests?|response|args|options)\.[A-Za-z_][\w.]*(?:[\[(].*)?[),]*"
+        r"|(?:Optional|[Ll]ist|Union)\[\w+\][),]*"
+        r"|[A-Za-z_][\w.]*\([\w., =]*\)[),]*|[A-Za-z_][\w.]*\.\w*(?i:password|passwd|token|secret|key)[),]*"
+    ),
+    "block": (
+        r"(?s)-----BEGIN [A-Z ]{0,60}KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]{0,60}KEY(?: BLOCK)?-----|\Z)"
+        r"|PuTTY-User-Key-File-\d:.*?(?:Private-MAC:[^\n]*+|\Z)"
+    ),
+    # --name value; <name>value; name=value, "name": value, user[name]=value; ('name', 'value')
+    "named": (
+        r"(?i)(?<![\w-])--?(?P<option>\w[\w-]*+)\s++(?:<<<\s*+)?(?=[^\s-])"
+        r"|<(?:[\w.-]{1,60}+:)?+(?P<tag>[\w-]++)(?:\s[^<>]*+)?>"
+        r"""|(?<![\w-])(?P<word>[\w-]++)(?:"""
+        r"""(?:%5D)?[]"'\\)]*+\s*+[:=]++>?\s*+"""
+        r"""|\\*+["']\s*+,\s*+(?=b?\\*+["'])(?!["'][\w .-]{1,60}["']\s{0,9}:))"""
+    ),
+    # name: NAME, value: VALUE; <add key="NAME" value="VALUE">; <property name="NAME">VALUE; multipart forms
+    "paired": (
+        r"""(?i)\b(?:name|key|header|parameterkey|field)["'\\]{0,3}\s{0,9}[:=]\s{0,9}["'\\]{0,3}"""
+        r"""(?P<name>[\w.:-]{1,100})["'\\]{0,3}(?:\s{0,9}>|\r?\n\r?\n|,?\s{1,40}["'\\]{0,3}(?:parameter)?value"""
+        r"""["'\\]{0,3}\s{0,9}[:=]\s{0,9}["'\\]{0,3})(?P<secret>(?<=["'])[^"'\\\n]++|(?<=>)[^<]++|[^\s"'<>\\]++)"""
+    ),
+    # <key>NAME</key><string>VALUE
+    "plist": r"(?i)<key>(?P<name>[\w.:-]{1,100})</key>\s{0,40}<\w{1,20}>(?P<secret>[^<]++)",
+    # the password is VALUE; token 'VALUE'; password for ann: VALUE; PASSWORD('VALUE')
+    "said": (
+        r"(?i)(?<![\w-])(?:(?P<password>pass(?:word|wd|code|phrase|wort))|token|secret|session|jwt|credential"
+        r"|(?:api|access|secret|private|account)?[ _-]?key)(?P<verb>(?:\s{1,9}(?:is|was|are|set to|value"
+        r"|provided|supplied|given|used|sent|incorrect|wrong|invalid)|\s{1,9}(?:for|of)\s{1,9}[^\s:]{1,60}+(?=:))?:?)"
+        r"""\s{0,9}\(?(?P<quote>["'`]?)(?P<secret>[^\s"'`()]++)"""
+    ),
+    "quoted": (
+        r"(?si)(?:[\w.]{0,40}\(|[bfru]{0,2})(?:"
+        r"""(?P<open>["'])(?:(?!(?P=open))[^\\]|\\.|(?P=open)(?P=open))*+(?:(?P=open)|\\?\Z)|"""
+        r"""(?P<escaped>\\++["'])(?:(?!(?<!\\)(?P=escaped)).)*+(?:(?P=escaped)|\Z))"""
+    ),
+    "bracket": r"""(?s)"(?:[^"\\]|\\.)*+(?:"|\Z)|'(?:[^'\\]|\\.)*+(?:'|\Z)|[][(){}]""",
+    # What follows a name that is not a value: the next words of a sentence, or an HTTP status.
+    "sentence": r"[a-z]{2,12} [a-z]|[1-5]\d\d(?! ?\d)(?!\w)",
+    # {{ token }}, f"{token}"
+    "template": r"\{\{|\{[A-Za-z_][\w.]*+\}",
+    "masked": r"\*\*\*(?!\S)",
+    # At least as much as `looks_random` asks for, quoted or not.
+    "long": r"\W{0,9}[\w+/=%~-]{16}",
+    "element": r"[^<]++",
+    "line": r"[^\r\n]++",
+    # A text in a YAML document: all lines that are indented.
+    "yaml": r"[|>][+-]?\d?[+-]?[ \t]*+\r?\n(?:[ \t]++[^\n]*+\n?)++",
+    "piece": r"[^\s&;,\"'<>()\\]++",
+    "word": r"(?i)(?:(?:basic|bearer|digest|negotiate|token)\s++)?+\S++(?: \d{2,6}+\b)*+",
+    "scheme": r"(?i)(?<![\w-])(basic|bearer)(\s++|%20|\+)([^\s\"'\\<>]++)(\"?)",
+    "url": r"://([^\s/?#\"'<>]++)",
+    "odd_url": r"://[^\s/?#@:]{0,200}+:[^\s@]{1,200}+@",
+    # The host of a URL that was split: user:password@host; not mailto:ann@host, image:tag@sha256
+    "netloc": (
+        r"(?!(?:mailto|sips?|acct|xmpp|to|from|b?cc|e?mail|user):)[^\s:/@]{0,99}:[^\s@/]{1,200}@(?!sha256:)"
+        r"([\w.\[\]:-]+)"
+    ),
+    "jwt": r"eyJ[\w-]{4,}+(?:\.[\w-]*+)*+",
+}  # fmt: skip
 
-    def __init__(self) -> None:
-        import re
 
-        self.parts: Pattern[str] = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-        self.block: Pattern[str] = re.compile(
-            r"-----BEGIN [A-Z ]{0,60}KEY-----.*?(?:-----END [A-Z ]{0,60}KEY-----|\Z)", re.DOTALL
-        )
-        # --name value; <name>value; name=value, "name": value, user[name]=value; ('name', 'value')
-        self.named: Pattern[str] = re.compile(
-            r"""(?<![\w-])--?(?P<option>\w[\w-]*+)\s++(?=[^\s-])|(?<=<)(?P<tag>[\w-]++)>|"""
-            r"""(?<![\w-])(?P<word>[\w-]++)(?:"""
-            r"""(?:%5D)?[]"'\\)]*+\s*+[:=]++>?\s*+|\\*+["']\s*+,\s*+(?=\\*+["']))""",
-            re.IGNORECASE,
-        )
-        self.quoted: Pattern[str] = re.compile(
-            r"""(?:[\w.]{0,40}\(|[bfru]{0,2})(?:"""
-            r"""(?P<open>["'])(?:(?!(?P=open))[^\\]|\\.|(?P=open)(?P=open))*+(?:(?P=open)|\\?\Z)|"""
-            r"""(?P<escaped>\\++["'])(?:(?!(?<!\\)(?P=escaped)).)*+(?:(?P=escaped)|\Z))""",
-            re.DOTALL | re.IGNORECASE,
-        )
-        self.bracket: Pattern[str] = re.compile(
-            r""""(?:[^"\\]|\\.)*+(?:"|\Z)|'(?:[^'\\]|\\.)*+(?:'|\Z)|[][(){}]""", re.DOTALL
-        )
-        self.masked: Pattern[str] = re.compile(r"\*\*\*(?!\S)")
-        self.element: Pattern[str] = re.compile(r"[^<]++")
-        self.line: Pattern[str] = re.compile(r"[^\r\n]++")
-        self.word: Pattern[str] = re.compile(
-            r"(?:(?:basic|bearer|digest|negotiate|token)\s++)?+\S++(?: \d{2,6}+\b)*+", re.IGNORECASE
-        )
-        self.shapes: list[tuple[Pattern[str], str | Callable[[Match[str]], str]]] = [
-            (re.compile(r"(?i)(?<![\w-])(basic|bearer)(\s++|%20|\+)[^\s\"'\\<>]++"), rf"\1\2{MASK}"),
-            (re.compile(r"://([^\s/?#\"'<>]++)"), _without_user),
-            (re.compile(r"://[^\s/?#@:]{0,200}+:[^\s@]{1,200}+@"), rf"://{MASK}@"),
-            (re.compile(r"(?<![A-Za-z0-9])A(?:KIA|SIA|IDA|ROA|GPA)[A-Z0-9]{8,}+"), MASK),
-            (re.compile(r"eyJ[\w-]{4,}+(?:\.[\w-]*+)*+"), MASK),
-            (re.compile(rf"(?<![A-Za-z0-9])(?:{_PREFIXES})[\w-]{{4,}}+"), MASK),
-        ]  # fmt: skip
+@lru_cache(None)
+def pattern(name: str) -> Pattern[str]:
+    """One of the patterns."""
+    import re
+
+    return re.compile(_PATTERNS[name])
+
+
+@lru_cache(None)
+def _syntax(number: int) -> Pattern[str]:
+    import re
+
+    from ._secret_table import SYNTAX
+
+    return re.compile(SYNTAX[number][1])
+
+
+@lru_cache(None)
+def _tokens() -> Pattern[str]:
+    import re
+
+    from ._secret_table import TOKENS
+
+    every = "|".join([f"(?:{prefix}){rest}" for prefix, rest in TOKENS])
+    return re.compile(rf"(?<![A-Za-z0-9])(?:{every})")
+
+
+def _without_scheme(found: Match[str]) -> str:
+    """Mask ``Bearer ...``, but not ``bearer token`` or ``Basic realm="..."``."""
+    from ._secret_table import PLAIN
+
+    value = found[3]
+    word = value.rstrip(".,;:!?)")
+    plain = word.casefold() in PLAIN or (value.endswith("=") and found[4])
+    if found[1].lower() == "basic":  # base64 is not in small letters alone
+        plain = plain or (word.isalpha() and word.islower())
+    return found[0] if plain else f"{found[1]}{found[2]}{MASK}{found[4]}"
 
 
 def _without_user(found: Match[str]) -> str:
     user, at, host = found[1].rpartition("@")
     return f"://{MASK}@{host}" if at and user else found[0]
-
-
-_compiled: list[_Patterns] = []
-
-
-def _patterns() -> _Patterns:
-    if not _compiled:
-        _compiled.append(_Patterns())
-    return _compiled[0]

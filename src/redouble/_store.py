@@ -12,7 +12,7 @@ from __future__ import annotations
 from . import _checks as check
 from ._guard import Guard
 from ._loops import in_trio, time_limit
-from ._text import kind_of, one_line, shown
+from ._text import kind_of, masked_line, shown
 from .events import StoreChanged, emit, wanted
 
 TYPE_CHECKING = False
@@ -224,4 +224,4 @@ def _cancellations() -> int:
 
 
 def _trouble_of(error: Exception) -> Trouble:
-    return kind_of(error), one_line("", shown(error))
+    return kind_of(error), masked_line(shown(error))

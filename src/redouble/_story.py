@@ -6,18 +6,17 @@ knows the story as data, too: `history` reads it back.
 
 from __future__ import annotations
 
-from ._sanitize import masked_text
-from ._text import one_line
+from ._text import masked_line
 from .errors import Failure, History
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ._plain import Masking
+
 # How many attempts a note tells of: the first ones, which show how it began, and the last.
 _FIRST, _LAST = 3, 7
-# How much of a message is told.
-_LENGTH = 200
 
 _NOTE, _STORY = "redouble: ", "redouble: gave up on "
 
@@ -81,10 +80,15 @@ class Story:
         number, kind, message, _ = self._attempts[-1]
         self._attempts[-1] = number, kind, message, None
 
-    def told(self, headline: str, *, name: str, elapsed: float, why: str) -> Note:
+    def told(
+        self, headline: str, *, name: str, elapsed: float, why: str, masking: Masking | None = None
+    ) -> Note:
         """The whole story under a headline, for a note."""
         failures = tuple(
-            [Failure(number, kind, masked_line(text), delay) for number, kind, text, delay in self._attempts]
+            [
+                Failure(number, kind, masked_line(text, masking=masking), delay)
+                for number, kind, text, delay in self._attempts
+            ]
         )
         between = self._count - len(failures)
         lines = [f"  {failure}" for failure in failures]
@@ -95,12 +99,6 @@ class Story:
             name, attempts=self._count, elapsed=elapsed, why=why, failures=failures, left_out=between
         )
         return note
-
-
-def masked_line(message: str) -> str:
-    """The beginning of a message, in one line and without its secrets."""
-    # All that is kept, and not only what is told, so that a secret at the seam is seen whole.
-    return one_line("", masked_text(message), _LENGTH)
 
 
 def put_note(error: BaseException, text: str) -> None:

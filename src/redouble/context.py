@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 from ._callables import plain
 from ._headers import header
-from ._text import one_line
+from ._text import masked_line, one_line
 from ._time import clock_of
 
 __all__ = [
@@ -94,8 +94,11 @@ class Attempt:
 
     @property
     def previous(self) -> str | None:
-        """The last attempt's failure as text; ``None`` in the first attempt."""
-        return None if self._failure is None else one_line(*self._failure)
+        """The last attempt's failure as text, without secrets; ``None`` in the first attempt."""
+        if self._failure is None:
+            return None
+        kind, message = self._failure
+        return one_line(kind, masked_line(message))
 
     @property
     def is_last(self) -> bool:

@@ -32,7 +32,7 @@ from ._happenings import (
     Succeeded,
 )
 from ._record import same
-from ._sanitize import masked_text
+from ._text import masked_line, printable
 from ._trouble import report
 from .backoff import shown_name
 
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from ._plain import Masking
+
     Listener = Callable[[Event], object]
 
 
@@ -76,6 +78,10 @@ _MESSAGES: dict[type[Event], tuple[str, str]] = {
     DeadLettered: ("ERROR", "kept as a dead letter"),
     Discarded: ("WARNING", "dead letters discarded"),
 }
+
+
+# How much of an error's message a log record has.
+_LONGEST = 1000
 
 
 class with_successes:  # noqa: N801 - used like a function
@@ -183,10 +189,12 @@ def wanted(listeners: tuple[Listener, ...]) -> bool:
     return bool(listeners) or bool(_subscribers) or _logger() is not None
 
 
-def emit(event: Event, listeners: tuple[Listener, ...], *, logged: bool) -> None:
+def emit(
+    event: Event, listeners: tuple[Listener, ...], *, logged: bool, masking: Masking | None = None
+) -> None:
     """Tells those listeners, in order, then all subscribers, then ``logging``.
 
-    What they raise is reported once and swallowed.
+    What they raise is reported once and swallowed. ``masking`` is what the user adds to what logs mask.
     """
     if _subscribers:
         listeners = (*listeners, *without(subscribed(), listeners))
@@ -194,7 +202,7 @@ def emit(event: Event, listeners: tuple[Listener, ...], *, logged: bool) -> None
     if listeners or logger is not None:
         tell(event, listeners)
     if logger is not None:
-        _alone(logger, partial(_log, logger), event, "")
+        _alone(logger, partial(_log, logger, masking), event, "")
 
 
 def subscribed() -> tuple[Listener, ...]:
@@ -247,25 +255,34 @@ def _alone(whom: object, call: Callable[[Any], object], about: object, what: str
         _telling.discard(key)
 
 
-def _log(logger: Any, event: Event) -> None:
+def _log(logger: Any, masking: Masking | None, event: Event) -> None:
     logging: Any = sys.modules["logging"]
     level_name, message = _MESSAGES[type(event)]
     level = getattr(logging, level_name)
     if not logger.isEnabledFor(level):
         return
+    message_of_error = event.error_message
     fields = {
         "policy": event.name,
         "attempt": event.attempt,
         "delay_ms": None if event.delay is None else round(event.delay * 1000),
         "elapsed_ms": round(event.elapsed * 1000),
         "error_type": event.error_type,
-        "error_message": None if event.error_message is None else masked_text(event.error_message),
+        "error_message": None
+        if message_of_error is None
+        else masked_line(message_of_error, _LONGEST, masking),
         "cause": None if event.cause is None else str(event.cause),
         "status": event.status,
         "reason": None if event.reason is None else str(event.reason),
         **{field: getattr(event, field) for field in event._fields[len(Event._fields) :]},
     }
-    logger.log(level, message, extra=_beside(fields, event.correlation, logging))
+    extra = _beside(fields, event.correlation, logging)
+    # Nothing that a stranger has written begins a line of the log, or speaks to the terminal that shows it.
+    logger.log(level, message, extra={name: _shown(value) for name, value in extra.items()})
+
+
+def _shown(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) else value
 
 
 def _beside(fields: dict[str, Any], more: Mapping[str, object], logging: Any) -> dict[str, Any]:
