@@ -16,8 +16,20 @@ from unittest import mock
 
 import pytest
 
-from redouble import Policy, ResultRejected, Rule, _sync, _trouble, current_attempt, retry, retrying
+from redouble import (
+    BulkheadFull,
+    Policy,
+    ResultRejected,
+    Rule,
+    _sync,
+    _trouble,
+    current_attempt,
+    retry,
+    retrying,
+)
 from redouble.backoff import exponential, fixed
+from redouble.budget import TokenBudget
+from redouble.bulkhead import Bulkhead
 from redouble.testing import no_waits, scripted
 
 
@@ -820,23 +832,179 @@ def test_a_driven_coroutine_sees_its_attempt(quick):
     assert seen == [1, 2, 3]
 
 
-def test_futures_and_tasks_are_results(quick, clock):
-    async def fail():
-        raise TimeoutError("slow")
+class Request:
+    """Something to await that is no coroutine, as clients give it: aiohttp's ``session.get(url)``."""
+
+    def __init__(self, outcome):
+        self.outcome = outcome
+
+    def __await__(self):
+        yield from asyncio.sleep(0).__await__()
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+    async def __aenter__(self):
+        return await self
+
+
+def requests(*outcomes):
+    """A plain function that gives one after the other."""
+    left = iter(outcomes)
+    return lambda *args: Request(next(left))
+
+
+def futures(*outcomes):
+    left = iter(outcomes)
+
+    def run_in_executor(*args):
+        def work():
+            outcome = next(left)
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        return asyncio.get_running_loop().run_in_executor(None, work)
+
+    return run_in_executor
+
+
+AWAITABLES = pytest.mark.parametrize("awaitables", [requests, futures])
+NEEDS = [{}, {"deadline": 60.0}, {"until": bool}, {"budget": TokenBudget()}, {"bulkhead": Bulkhead(1)}]
+
+
+@AWAITABLES
+@pytest.mark.parametrize("fields", [*NEEDS, {"budget": TokenBudget(), "until": bool}])
+def test_an_awaitable_from_a_plain_function_is_retried_when_it_is_awaited(quick, clock, awaitables, fields):
+    async def main():
+        get = awaitables(TimeoutError("slow"), "page")
+        return await quick.replace(**fields)(get)("/")
+
+    assert asyncio.run(main()) == "page"
+    assert clock.waits == [1.0]
+
+
+@AWAITABLES
+def test_an_awaitable_called_through_a_policy_or_a_scope_is_retried(quick, clock, awaitables):
+    async def main():
+        first = await quick.call(awaitables(TimeoutError("slow"), "page"), "/")
+        with retrying(quick.replace(deadline=60.0)) as call:
+            return first, await call(awaitables(TimeoutError("slow"), "page"), "/")
+
+    assert asyncio.run(main()) == ("page", "page")
+    assert clock.waits == [1.0, 1.0]
+
+
+def test_an_awaitable_that_comes_after_a_failure_is_awaited_too(quick):
+    get = requests(TimeoutError("slow"), "page")
+    fails = iter([True, False, False])
+
+    def connect():
+        if next(fails):
+            raise ConnectionResetError("lost")
+        return get()
 
     async def main():
-        tasks = []
-        give = quick(lambda: tasks.append(asyncio.create_task(fail())) or tasks[-1])
-        given = give()
-        assert given is tasks[0]
-        with pytest.raises(TimeoutError):
-            await given
-        future = asyncio.get_running_loop().create_future()
-        assert quick(lambda: future)() is future
-        return len(tasks)
+        return await quick.replace(sleep=None, base=0.0)(connect)()
 
-    assert asyncio.run(main()) == 1
-    assert clock.waits == []
+    with pytest.warns(RuntimeWarning, match="blocks all tasks"):
+        assert asyncio.run(main()) == "page"
+
+
+def test_the_result_of_an_awaitable_is_judged_by_until(quick, clock):
+    async def main():
+        return await quick.replace(until=bool)(requests("", "page"))()
+
+    assert asyncio.run(main()) == "page"
+    assert clock.waits == [1.0]
+
+
+def test_a_function_that_claims_to_be_async_may_give_a_future(quick, clock):
+    run = futures(TimeoutError("slow"), "page")
+
+    async def fetch(): ...
+
+    async def main():
+        return await quick(functools.wraps(fetch)(lambda: run()))()
+
+    assert asyncio.run(main()) == "page"
+    assert clock.waits == [1.0]
+
+
+def test_an_awaitable_that_gives_itself_is_not_closed(quick):
+    class Pool:
+        closed = False
+
+        def __await__(self):
+            yield from asyncio.sleep(0).__await__()
+            return self
+
+        def close(self):
+            self.closed = True
+
+    pool = Pool()
+
+    async def main():
+        return await quick(lambda: pool)()
+
+    assert asyncio.run(main()) is pool
+    assert not pool.closed
+
+
+def test_an_awaitable_whose_call_is_refused_by_a_guard_does_not_run(quick):
+    async def main():
+        guarded = quick.replace(bulkhead=Bulkhead(1))
+        started, coroutine = asyncio.get_running_loop().create_future(), asyncio.sleep(0)
+        for unawaited in (started, coroutine, Request("page")):
+            function = guarded(lambda unawaited=unawaited: unawaited)
+            given = function()
+            with guarded.bulkhead:
+                with pytest.raises(BulkheadFull):
+                    await given
+        assert started.cancelled()
+
+    asyncio.run(main())
+
+
+def test_where_no_event_loop_runs_an_awaitable_is_a_result(quick):
+    request = Request("page")
+    assert quick(lambda: request)() is request
+
+
+def test_a_handle_of_work_elsewhere_is_a_result(quick):
+    handle = type("Future", (Request,), {"__module__": "distributed.client"})("page")
+
+    async def main():
+        return quick(lambda: handle)()
+
+    assert asyncio.run(main()) is handle
+
+
+class Answering(type):
+    """Makes classes that have every attribute one may ask for."""
+
+    def __getattr__(cls, name):
+        return lambda *args: None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [mock.Mock(), mock.MagicMock(), mock.AsyncMock(), Answering("Odd", (), {})(), Answering("Odd", (), {})],
+)
+def test_an_object_with_every_attribute_is_a_result(quick, odd):
+    async def main():
+        return quick(lambda: odd)()
+
+    assert asyncio.run(main()) is odd
+
+
+def test_a_function_may_give_results_of_many_types(quick):
+    class Page: ...
+
+    results = [None, "page", Page(), 1, Page(), {}, Request("page"), Page()]
+    given = iter(results)
+    function = quick(lambda: next(given))
+    assert [function() for _ in results] == results
 
 
 # What is refused, and what the message says

@@ -1472,6 +1472,22 @@ def test_a_plain_function_that_turns_out_to_be_async_is_hedged_from_there_on(vir
     virtual(main)
 
 
+def test_a_plain_function_that_gives_another_awaitable_is_hedged_from_there_on(virtual):
+    class Request:
+        def __init__(self, coroutine):
+            self.coroutine = coroutine
+
+        def __await__(self):
+            return self.coroutine.__await__()
+
+    async def main():
+        script = Script((9.0, "late"), (0.5, "page"))
+        assert await hedge(after=1.0)(lambda: Request(script()))() == "page"
+        assert script.starts == [0.0, 1.0]
+
+    virtual(main)
+
+
 def test_methods_of_every_kind_are_hedged():
     class Client:
         @hedge(after=60.0)

@@ -53,21 +53,15 @@ def calls(module: ModuleType, name: str) -> list[str]:
 
 
 # What one flavour has and the other cannot: coroutines are handed over from sync to async, and only async
-# code can be cut off or awaits a guard; sync code is warned about where it would block a loop.
+# code can be cut off or cancelled, or awaits a guard; sync code is warned about where it would block a loop.
 ONLY_SYNC = {
-    "type", "take_over", "_async.carry_on", "in_event_loop", "warn_blocking", "_really",
+    "type", "Usual", "is_awaited", "take_over", "_async.carry_on", "in_event_loop", "warn_blocking", "_really",
     "outcome.close", "recover",
 }  # fmt: skip
 ONLY_ASYNC = {
-    "_finished",
-    "call.time_left",
-    "time_limit_of",
-    "time_limit",
-    "timed_out",
-    "limit.cut_off",
-    "_heard",
-    "recover",
-}
+    "_finished", "call.time_left", "time_limit_of", "time_limit", "timed_out", "limit.cut_off", "_heard", "recover",
+    "cancelled", "heed",
+}  # fmt: skip
 # The same step under two names.
 TWINS = {"bulkhead.acquire_async": "bulkhead.acquire"}
 

@@ -5,13 +5,25 @@ Kept as text and numbers; no exception or frame outlives its attempt here.
 
 from __future__ import annotations
 
-from ._decide import Refused
+from ._decide import Progress, Refused
 from ._guarding import Passage
 from ._happenings import NOTHING, happening
 from ._story import Story, put_note
 from ._text import cut, kind_of, masked_line, shown
 from ._time import clock_of
-from .context import CLOCK, ENDS, KEY, RETRIED, STARTED, current, running_in, time_left
+from .context import (
+    CLOCK,
+    ENDS,
+    KEY,
+    OUTER,
+    STARTED,
+    earliest_end,
+    here,
+    living,
+    retried_in,
+    running_in,
+    shorter,
+)
 from .errors import DeadlineExceeded, ResultRejected
 from .events import Refused as NotLetThrough
 from .events import Retrying, Succeeded, emit, tell, wanted
@@ -41,6 +53,8 @@ class Account(Passage):
     """When the call began; when it first failed, where nothing had to read the clock before."""
     at = 0.0
     """What the clock showed when it was last read."""
+    waited = 0.0
+    """The sum of the waits that were made."""
     failure: tuple[str, str] | None = None
     """The last failure: its type and its message."""
     verdict: Verdict | None = None
@@ -48,7 +62,9 @@ class Account(Passage):
     why = ""
     """Why it was given up on, once its story is told."""
     key: Key | None = None
-    retried = 1
+    outer: Surroundings | None = None
+    """The surroundings of the call."""
+    _own_end: float | None = None
     _from_start = _told_of = False
 
     def __init__(
@@ -76,31 +92,47 @@ class Account(Passage):
 
     def _look_around(self) -> None:
         """What a bare first attempt did not read: the limits set further out."""
-        outer = current.get()
+        outer = here()
         if outer is None:
             return
-        self.retried = outer[RETRIED]
+        self.outer = outer
         # The first attempt, which set no context, sent the key of the call around it; so do the others.
         running = running_in(outer)
         self.key = None if running is None else running[KEY]
-        self.outer_retrying = self.retried > 1
-        remaining = time_left(outer)
-        if remaining is not None:
-            self.ends = self.clock() + remaining
+        self._bind(self.clock())
 
     def _take_over(self, first: Surroundings) -> None:
-        self.started, self.ends = first[STARTED], first[ENDS]
+        self.mark = first
+        self.started, self.ends, self.key, self.outer = first[STARTED], first[ENDS], first[KEY], first[OUTER]
+        self._own_end = self.ends
         self._from_start = self.started is not None
         own = self.policy.deadline
-        if own is not None and self.started is not None and self.ends == self.started + own:
+        if own is not None:
             self.limit = f"the deadline of {own:g} s"
-        self.key, self.retried = first[KEY], first[RETRIED]
-        self.outer_retrying = self.retried > 1
+        if self.outer is not None:
+            self._bind(self.clock())
+
+    def _bind(self, now: float) -> None:
+        """Reads what the calls around this one ask for, of those that still run."""
+        outer = self.outer = living(self.outer)
+        self.outer_retrying = retried_in(outer) > 1
+        theirs = earliest_end(outer, self.clock, now)
+        self.ends = shorter(self._own_end, theirs)
+        if self.ends is not None:
+            own = self.ends == self._own_end
+            self.limit = f"the deadline of {self.policy.deadline:g} s" if own else Progress.limit
 
     def read_clock(self) -> float:
-        self.at = now = self.clock()
+        """What the clock shows, but never less time since the start than the waits add up to.
+
+        A clock may stand still (freezegun) or go back, and a call without a limit to its attempts must end.
+        """
+        now = self.clock()
         if self.started is None:
             self.started = now
+        self.at = now = max(now, self.started + self.waited)
+        if self.outer is not None:
+            self._bind(now)
         return now
 
     def was(self, failure: Any) -> tuple[str, str]:

@@ -5,16 +5,16 @@ attempt -> outcome -> classify -> decide -> wait -> next attempt
 
 from __future__ import annotations
 
-from types import CoroutineType
-
+from ._awaitables import drop, is_awaited
 from ._call import Call, CutOff
+from ._cancelling import cancelled, heed
 from ._decide import Refused, Stop, Wait, afford, ask, broke
 from ._loops import sleep as loop_sleep
 from ._loops import time_limit
 from ._text import brief
 from ._time import sleep_of
 from ._trouble import report
-from .context import NUMBER, POLICY, current, shorter, time_left
+from .context import NUMBER, POLICY, RUNNING, current, shorter, time_left
 from .errors import CircuitOpen
 from .events import Reason
 
@@ -110,11 +110,14 @@ async def _enter(call: Call, breaker: Breaker) -> CircuitOpen | None:
 
 async def resume(call: Call, function: Function, args: Args, kwargs: Kwargs) -> Any:
     """The way of a call after its first failure: wait, try again, until there is an end."""
-    while await pause(call):
-        outcome = await again(call, call.next_attempt(), function, args, kwargs)
-        if outcome is not MORE:
-            return outcome
-    return await conclude(call)
+    try:
+        while await pause(call):
+            outcome = await again(call, call.next_attempt(), function, args, kwargs)
+            if outcome is not MORE:
+                return outcome
+        return await conclude(call)
+    finally:
+        call.leave()
 
 
 async def again(
@@ -160,6 +163,8 @@ async def within(attempt: Surroundings | None, function: Function, args: Args, k
 
 async def failed(call: Call, failure: Exception | Refused) -> bool:
     """Whether the call goes on after this failure; if not, the driver raises it."""
+    if cancelled(call, failure):
+        return False
     if call.policy._guarded:
         for told in call.failing(failure):
             await _heard(call, told)
@@ -236,6 +241,7 @@ async def pause(call: Call) -> bool:
             return False
         if (timed and not call.in_time()) or (call.policy._guarded and not await admit(call)):
             return False
+        heed(call)
         call.let_go()
         return True
     finally:
@@ -244,6 +250,7 @@ async def pause(call: Call) -> bool:
 
 def wait(call: Call, seconds: float) -> Any:
     """What to await for a wait, as the policy says or as the event loop does it; true if that has failed."""
+    call.waited += seconds
     # No coroutine of its own: there may be a hundred thousand calls in backoff, and each would hold one.
     sleep = sleep_of(call.policy.sleep)
     return loop_sleep(seconds) if sleep is None else _slept(call, sleep, seconds)
@@ -307,34 +314,36 @@ async def under(around: Surroundings, coroutine: Any) -> Any:
     try:
         return await coroutine
     finally:
+        around[RUNNING] = False
         current.reset(token)
 
 
-# A plain function turned out to give a coroutine: the call goes on here, from that coroutine on.
+# A plain function turned out to give a coroutine, or something else to await: the call goes on from there.
 
 
 async def carry_on(
     call: Call, attempt: Surroundings | None, coroutine: Any, function: Function, args: Args, kwargs: Kwargs
 ) -> Any:
     """The rest of a call one of whose attempts gave a coroutine; its place is its own while it is awaited."""
-    anew = awaiting(function, coroutine)
+    anew = awaiting(function, pending := [coroutine])
+    if call.mark is not None:
+        call.mark[RUNNING] = True  # the sync driver has left it
     try:
         if not await take_place(call):
             return await conclude(call)
         outcome = await again(call, attempt, anew, args, kwargs)
         return await resume(call, anew, args, kwargs) if outcome is MORE else outcome
     finally:
-        coroutine.close()  # where there was no place for it; otherwise it is over
+        drop(pending)
         call.abandon()
         call.leave()
 
 
-def awaiting(function: Function, first: Any = None) -> Function:
-    """An async function out of a plain one that gives coroutines; ``first`` is one that is there already."""
-    pending = [] if first is None else [first]
+def awaiting(function: Function, pending: list[Any] | None = None) -> Function:
+    """An async function out of a plain one that gives awaitables, of which one may be pending already."""
 
     async def call(*args: Any, **kwargs: Any) -> Any:
         result: Any = pending.pop() if pending else function(*args, **kwargs)
-        return (await result) if result.__class__ is CoroutineType else result
+        return (await result) if is_awaited(result) else result
 
     return call

@@ -6,11 +6,12 @@ One way for each need, chosen once, at decoration. Their twins without awaits ar
 from __future__ import annotations
 
 from ._async import awaiting, failed, resume, start, within
+from ._awaitables import drop
 from ._call import Call
 from ._callables import truth
 from ._decide import Refused
 from ._trouble import report
-from .context import NUMBER, first_attempt
+from .context import NUMBER, RUNNING, first_attempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,19 +127,23 @@ def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:
         if ticket is None or (first is not None and not first[NUMBER]):
             return await start(policy, name, first, function, args, kwargs)
         try:
-            result = await within(first, function, args, kwargs)
-        except Exception as error:
-            call = Call(policy, name, (args, kwargs), first, ticket)
-            if not await failed(call, error):
-                raise
-        else:
-            if policy.until is None or truth("until", policy.until(result)):
-                tell_onlookers(policy, name, ticket)
-                return result
-            call = Call(policy, name, (args, kwargs), first, ticket)
-            if not await failed(call, Refused(result)):
-                return result
-        return await resume(call, function, args, kwargs)
+            try:
+                result = await within(first, function, args, kwargs)
+            except Exception as error:
+                call = Call(policy, name, (args, kwargs), first, ticket)
+                if not await failed(call, error):
+                    raise
+            else:
+                if policy.until is None or truth("until", policy.until(result)):
+                    tell_onlookers(policy, name, ticket)
+                    return result
+                call = Call(policy, name, (args, kwargs), first, ticket)
+                if not await failed(call, Refused(result)):
+                    return result
+            return await resume(call, function, args, kwargs)
+        finally:
+            if first is not None:
+                first[RUNNING] = False
 
     return wrapper
 
@@ -171,18 +176,21 @@ async def known(
     if not first[NUMBER]:
         return await start(policy, name, first, function, args, kwargs)
     try:
-        result = await within(first, function, args, kwargs)
-    except Exception as error:
-        call = Call(policy, name, (args, kwargs), first)
-        if not await failed(call, error):
-            raise
-    else:
-        if policy.until is None or truth("until", policy.until(result)):
-            return result
-        call = Call(policy, name, (args, kwargs), first)
-        if not await failed(call, Refused(result)):
-            return result
-    return await resume(call, function, args, kwargs)
+        try:
+            result = await within(first, function, args, kwargs)
+        except Exception as error:
+            call = Call(policy, name, (args, kwargs), first)
+            if not await failed(call, error):
+                raise
+        else:
+            if policy.until is None or truth("until", policy.until(result)):
+                return result
+            call = Call(policy, name, (args, kwargs), first)
+            if not await failed(call, Refused(result)):
+                return result
+        return await resume(call, function, args, kwargs)
+    finally:
+        first[RUNNING] = False
 
 
 def _wrap_full(policy: Policy, function: Function, name: str) -> Function:
@@ -215,11 +223,12 @@ async def take_over(
     kwargs: Kwargs,
 ) -> Any:
     """The rest of a call whose first attempt gave a coroutine, to be awaited in its stead."""
-    anew = awaiting(function, coroutine)
+    anew = awaiting(function, pending := [coroutine])
     try:
         if first is None:
             return await wrap(policy, anew, name)(*args, **kwargs)
+        first[RUNNING] = True  # the sync driver has left it
         go = start if policy._guarded else known
         return await go(policy, name, first, anew, args, kwargs)
     finally:
-        coroutine.close()  # which was never begun, if a guard has refused the call
+        drop(pending)

@@ -16,7 +16,7 @@ from ._decide import Progress, Wait, decide
 from ._runs import NAME, AsyncBlockAttempt, BlockAttempt
 from ._story import is_told, put_note
 from ._time import clock_of
-from .context import NUMBER, boundary, current, first_attempt, running_in, time_left
+from .context import NUMBER, RUNNING, boundary, current, first_attempt, here, time_left
 from .errors import RedoubleError
 from .policy import Policy
 
@@ -131,11 +131,11 @@ class Scope:
     __slots__ = ("_around", "_closed", "_outer", "_owner", "_policy")
 
     def __init__(self, owner: retrying) -> None:
-        policy, outer = owner._policy, current.get()
+        policy = owner._policy
         self._owner = owner
         self._policy = policy
-        self._outer = outer
-        self._around = boundary(clock_of(policy.clock), policy.deadline, 1, running_in(outer))
+        self._outer = current.get()
+        self._around = boundary(None, clock_of(policy.clock), policy.deadline, 1)
         self._closed = False
 
     def __call__(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -145,25 +145,28 @@ class Scope:
         """
         if self._holds_here():
             return self._policy.call(function, *args, **kwargs)
-        outer, token = current.get(), None
+        outer, token, around = current.get(), None, [*self._around]
+        around[RUNNING] = True  # until this call ends, be the scope closed or not
         try:
-            token = current.set(self._around)
+            token = current.set(around)
             result: Any = self._policy.call(function, *args, **kwargs)
         finally:
+            around[RUNNING] = False
             if token is None:  # an interrupt came with it
                 current.set(outer)
             else:
                 current.reset(token)
         if result.__class__ is CoroutineType:
-            result = _async.under(self._around, result)
+            around[RUNNING] = True
+            result = _async.under(around, result)
         given: R = result
         return given
 
     def _holds_here(self) -> bool:
         """Whether the deadline of the scope binds this context already."""
         mine = time_left(self._around)
-        here = current.get()
-        theirs = None if here is None else time_left(here)
+        around = here()
+        theirs = None if around is None else time_left(around)
         return mine is None or (theirs is not None and theirs <= mine)
 
     def __iter__(self) -> Iterator[BlockAttempt]:
@@ -246,6 +249,7 @@ def _close(owner: retrying) -> None:
     for scope in reversed(opened):
         if scope._owner is owner and not scope._closed:
             scope._closed = True
+            scope._around[RUNNING] = False
             break
     while opened and opened[-1]._closed:
         scope = opened.pop()

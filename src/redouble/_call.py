@@ -50,6 +50,8 @@ class Call(Keeping):
     """The failure itself, kept over a wait that may end the call: recover, deadline, breaker or sleep."""
     ending: Exception | None = None
     """What the call has come to, if it is over and its own error does not just pass."""
+    cancels: int | None = None
+    """How many requests to be cancelled the task had when it was last looked at."""
     answered = False
     """Whether its fallback is to answer for that."""
     _seen: dict[int, int] | None = None
@@ -150,13 +152,17 @@ class Call(Keeping):
         """Counts on to the next attempt, and gives what the code in it may know."""
         self.recover = None
         self.attempt += 1
-        retried = max(self.retried, self.attempt)
-        policy, clock, started, ends = self.policy, self.clock, self.started, self.ends
-        return policy, clock, started, ends, self.attempt, retried, self.key, self.failure, None
+        policy, clock, started, ends, number = (
+            self.policy, self.clock, self.started, self._own_end, self.attempt,
+        )  # fmt: skip
+        running = True if self.mark is None else self.mark
+        attempt = [policy, clock, started, ends, number, number, self.key, self.failure, self.outer, running]
+        self.mark = self.mark or attempt
+        return attempt
 
     def time_left(self) -> float | None:
         """Seconds until the deadline, never below 0; ``None`` without one."""
-        return None if self.ends is None else max(0.0, self.ends - self.clock())
+        return None if self.ends is None else max(0.0, self.ends - self.read_clock())
 
     def in_time(self, ahead: float = 0.0, *, of_backoff: bool = False) -> bool:
         """Whether the deadline has not come and will not come within a wait ahead; if it has, the call ends.

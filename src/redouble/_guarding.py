@@ -9,6 +9,7 @@ from __future__ import annotations
 from ._decide import Progress, Refused
 from ._trouble import report
 from .classify import verdict
+from .context import RUNNING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .breaker import Breaker
     from .budget import Budget
     from .bulkhead import Bulkhead
+    from .context import Surroundings
     from .policy import Policy
 
 
@@ -33,6 +35,8 @@ class Passage(Progress):
     """The bulkhead in which the call has a place, and its claim to that."""
     cost = 0.0
     """What the budget took for the last retry."""
+    mark: Surroundings | None = None
+    """The surroundings by which all its attempts know whether it still runs."""
 
     def failing(self, failure: Exception | Refused) -> Iterator[Any]:
         """Tells the guards of a failed attempt."""
@@ -81,6 +85,8 @@ class Passage(Progress):
 
     def leave(self) -> None:
         """The call is over: its place is free. Once more does what an interrupt has kept it from."""
+        if self.mark is not None:
+            self.mark[RUNNING] = False
         if self.place is not None:
             bulkhead, claim = self.place
             bulkhead._give_back(claim)

@@ -8,7 +8,7 @@ from ._account import Account
 from ._callables import plain
 from ._text import kind_of, one_line, shown
 from ._trouble import say
-from .context import replaying
+from .context import replay_here
 from .events import DeadLettered, Reason, correlated, subscribed, tell, without
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ class Keeping(Account):
 
     def lose(self, error: Exception, verdict: Verdict | None, reason: Reason) -> None:
         """The call is given up on: if its policy keeps dead letters, the driver is to write one."""
-        letters, replay = self.policy.dead_letters, replaying.get()
+        letters, replay = self.policy.dead_letters, replay_here()
         if letters is None:
             return
         if replay is not None and replay.is_of(letters, self.name):

@@ -16,7 +16,7 @@ from ._story import put_note
 from ._text import brief, cut, kind_of, shown
 from ._trouble import report
 from .classify import verdict
-from .context import capped_at, current, time_left
+from .context import capped_at, here, time_left
 from .events import Hedged, emit, wanted
 
 TYPE_CHECKING = False
@@ -79,7 +79,7 @@ class Race:
         self.over = False
         self.error: BaseException | None = None
         self._after = plan.after()
-        self._around: Surroundings | None = current.get()
+        self._around: Surroundings | None = here()
         self._began = now
         self._slots = min(plan.attempts, capped_at() or plan.attempts)  # not taken yet
         self._open = 0  # taken, and neither finished nor refused

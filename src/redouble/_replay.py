@@ -10,7 +10,7 @@ import sys
 
 from ._callables import name_of
 from ._loops import in_trio
-from .context import KEY, Key, _token, current, leave, replayed_key, replaying
+from .context import KEY, RUNNING, Key, _token, current, leave, replaying
 from .errors import RedoubleError
 from .policy import Policy
 
@@ -47,7 +47,9 @@ class Replaying:
     """The replay of one letter: the call that it was kept for runs under its key, and is not kept twice."""
 
     def __init__(self, run: Run, letter: DeadLetter, key: str | None) -> None:
-        self._store, self._function, self._key = run.store, letter.function, key
+        self._store, self._function, self.key = run.store, letter.function, key
+        self.over = False
+        """Whether it has ended: tasks and threads that were started in it may live on."""
         self._tokens: list[Token[Any]] = []
         self.again: str | None = None
         """With what the call was given up on once more, also where the handler made up for it."""
@@ -61,11 +63,15 @@ class Replaying:
     def __enter__(self) -> None:
         self._tokens.append(replaying.set(self))
         surroundings: Any = current.get()
-        if self._key is not None:
-            with_key: Any = (*surroundings[:KEY], WholeKey(self._key), *surroundings[KEY + 1 :])
-            self._tokens += [current.set(with_key), replayed_key.set(self._key)]
+        if self.key is not None:
+            with_key: Any = [*surroundings]
+            with_key[KEY] = WholeKey(self.key)
+            if surroundings[RUNNING] is True:
+                with_key[RUNNING] = surroundings  # both end with the call
+            self._tokens.append(current.set(with_key))
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.over = True
         while self._tokens:
             leave(self._tokens.pop())
         if error is None and self.again is not None:

@@ -9,10 +9,11 @@ import sys
 
 from . import _async, _sync
 from ._call import NO_ARGUMENTS, Call
+from ._cancelling import cancelled
 from ._checks import seconds as checked_seconds
 from ._decide import Refused
 from ._loops import time_limit
-from .context import NUMBER, PREVIOUS, Attempt, current, leave
+from .context import NUMBER, PREVIOUS, RUNNING, Attempt, current, leave
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class BlockAttempt(Attempt):
         if error is None and self._call is None and self._refused is None:
             # A success at the first try, of which nobody has to know.
             if self._surroundings is not None:
+                self._surroundings[RUNNING] = False
                 leave(self._token)
             self._state = _DONE
             return False
@@ -118,6 +120,8 @@ class BlockAttempt(Attempt):
 
     def _ended(self, more: bool) -> bool:
         self._state = _AGAIN if more else _DONE
+        if not more and self._surroundings is not None:
+            self._surroundings[RUNNING] = False
         if not more and self._call is not None:
             self._call.leave()
         return more
@@ -132,6 +136,7 @@ class BlockAttempt(Attempt):
         """The loop was left: what was held for another run is not needed any more."""
         if self._surroundings is not None and current.get() is self._surroundings:
             current.set(self._outer)  # an interrupt came on the way in or out
+            self._surroundings[RUNNING] = False
         if self._call is not None:
             self._call.held = None
             self._call.abandon()
@@ -186,6 +191,14 @@ class AsyncBlockAttempt(BlockAttempt):
         limit, self._limit = self._limit, None
         if limit is not None and self._surroundings is not None and limit.__exit__(kind, error, trace):
             raise _async.timed_out(self._surroundings, self._seconds) from limit.cut_off()
+
+    def _step_out(self, error: BaseException | None) -> Exception | Refused | None:
+        failure = super()._step_out(error)
+        try:
+            return None if failure is None or cancelled(self._begun(), failure) else failure
+        except BaseException:  # the block has asked to be run again, in a task that was cancelled
+            self._ended(False)
+            raise
 
     async def __aenter__(self) -> Self:
         return self._started()

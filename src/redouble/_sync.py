@@ -9,6 +9,7 @@ import sys
 from types import CoroutineType
 
 from . import _async
+from ._awaitables import is_awaited
 from ._call import Call
 from ._decide import Refused
 from ._loops import in_event_loop
@@ -111,11 +112,14 @@ def _enter(call: Call, breaker: Breaker) -> CircuitOpen | None:
 
 def resume(call: Call, function: Function, args: Args, kwargs: Kwargs) -> Any:
     """The way of a call after its first failure: wait, try again, until there is an end."""
-    while pause(call):
-        outcome = again(call, call.next_attempt(), function, args, kwargs)
-        if outcome is not MORE:
-            return outcome
-    return conclude(call)
+    try:
+        while pause(call):
+            outcome = again(call, call.next_attempt(), function, args, kwargs)
+            if outcome is not MORE:
+                return outcome
+        return conclude(call)
+    finally:
+        call.leave()
 
 
 def again(call: Call, attempt: Surroundings | None, function: Function, args: Args, kwargs: Kwargs) -> Any:
@@ -129,7 +133,7 @@ def again(call: Call, attempt: Surroundings | None, function: Function, args: Ar
     except BaseException:
         call.abandon()
         raise
-    if type(result) is CoroutineType:
+    if is_awaited(result):
         return _async.carry_on(call, attempt, result, function, args, kwargs)
     if call.accepts(result):
         succeeded(call, result)
@@ -205,6 +209,7 @@ def pause(call: Call) -> bool:
 
 def wait(call: Call, seconds: float) -> bool:
     """Waits, as the policy says or for real. True if the policy's ``sleep`` failed, which ends the call."""
+    call.waited += seconds
     sleep = sleep_of(call.policy.sleep)
     if sleep is None:
         if in_event_loop():

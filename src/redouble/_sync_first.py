@@ -2,21 +2,24 @@
 
 One way for each need, chosen once, at decoration. The hot path is the first of them: a success under a
 policy that asks for nothing special is one ``try``. Their twins with awaits are in ``_async_first``.
+
+cloudpickle sends the wrappers of local functions by value, with the globals that they name. So they name
+modules, functions and classes, and reach a context variable or a dict of ours through its module.
 """
 
 from __future__ import annotations
 
 import time
-from types import CoroutineType
 
+from . import _time, context
 from ._async_first import onlookers, take_over, tell_onlookers
+from ._awaitables import Usual, is_awaited
 from ._call import Call
 from ._callables import truth
 from ._decide import Refused
 from ._sync import failed, resume, start, within
-from ._time import fakes
 from ._trouble import report
-from .context import NUMBER, current, first_attempt
+from .context import NUMBER, RUNNING, first_attempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,11 +39,12 @@ def wrap(policy: Policy, function: Function, name: str) -> Function:
 
 def _wrap_bare(policy: Policy, function: Function, name: str) -> Function:
     """For a policy that asks for nothing before the first failure."""
+    usual = Usual()
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
             result = function(*args, **kwargs)
-            if type(result) is not CoroutineType:
+            if type(result) is usual.kind or not is_awaited(result, usual):
                 return result
         except Exception as error:
             call = Call(policy, name, (args, kwargs))
@@ -58,6 +62,7 @@ def _wrap_bare(policy: Policy, function: Function, name: str) -> Function:
 def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
     """For a policy that asks for a look at the result, and nothing else."""
     until: Any = policy.until
+    usual = Usual()
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -67,7 +72,7 @@ def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
             if not failed(call, error):
                 raise
         else:
-            if type(result) is CoroutineType:
+            if type(result) is not usual.kind and is_awaited(result, usual):
                 return take_over(policy, name, None, result, function, args, kwargs)
             answer = until(result)
             if answer is True or truth("until", answer):
@@ -86,6 +91,7 @@ def _wrap_guarded(policy: Policy, function: Function, name: str) -> Function:
     While the circuit is closed and nothing is amiss, they are looked at and not spoken to.
     """
     budget, breaker = onlookers(policy)
+    usual = Usual()
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         ticket = breaker.ticket
@@ -98,7 +104,7 @@ def _wrap_guarded(policy: Policy, function: Function, name: str) -> Function:
             if not failed(call, error):
                 raise
         else:
-            if type(result) is CoroutineType:
+            if type(result) is not usual.kind and is_awaited(result, usual):
                 return take_over(policy, name, None, result, function, args, kwargs)
             try:
                 if not breaker.clean:
@@ -116,6 +122,7 @@ def _wrap_guarded(policy: Policy, function: Function, name: str) -> Function:
 def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:
     """The same for a first attempt that has to know of itself or the time, or whose result is looked at."""
     _, breaker = onlookers(policy)
+    usual = Usual()
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         first = first_attempt(policy, name, args, kwargs) if policy._in_context else None
@@ -123,21 +130,25 @@ def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:
         if ticket is None or (first is not None and not first[NUMBER]):
             return start(policy, name, first, function, args, kwargs)
         try:
-            result = within(first, function, args, kwargs)
-        except Exception as error:
-            call = Call(policy, name, (args, kwargs), first, ticket)
-            if not failed(call, error):
-                raise
-        else:
-            if type(result) is CoroutineType:
-                return take_over(policy, name, first, result, function, args, kwargs)
-            if policy.until is None or truth("until", policy.until(result)):
-                tell_onlookers(policy, name, ticket)
-                return result
-            call = Call(policy, name, (args, kwargs), first, ticket)
-            if not failed(call, Refused(result)):
-                return result
-        return resume(call, function, args, kwargs)
+            try:
+                result = within(first, function, args, kwargs)
+            except Exception as error:
+                call = Call(policy, name, (args, kwargs), first, ticket)
+                if not failed(call, error):
+                    raise
+            else:
+                if type(result) is not usual.kind and is_awaited(result, usual):
+                    return take_over(policy, name, first, result, function, args, kwargs)
+                if policy.until is None or truth("until", policy.until(result)):
+                    tell_onlookers(policy, name, ticket)
+                    return result
+                call = Call(policy, name, (args, kwargs), first, ticket)
+                if not failed(call, Refused(result)):
+                    return result
+            return resume(call, function, args, kwargs)
+        finally:
+            if first is not None:
+                first[RUNNING] = False
 
     return wrapper
 
@@ -145,15 +156,18 @@ def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:
 def _wrap_known(policy: Policy, function: Function, name: str) -> Function:  # noqa: C901 - spelled out, for speed
     """For a policy whose first attempt has to know of itself, or of the time."""
     until = policy.until
+    usual = Usual()
     # Where a deadline is all that is asked for, and nothing is set further out, the surroundings are made
     # on the spot: what `first_attempt` would give, without the call, is a seventh off the whole.
     seconds = policy.deadline if policy.idempotency_key is False and policy.clock is None else None
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        current = context.current
         outer = current.get()
-        if seconds is not None and outer is None and not fakes:
+        if seconds is not None and outer is None and not _time.fakes:
             started = time.monotonic()
-            first: Surroundings = policy, time.monotonic, started, started + seconds, 1, 1, None, None, None
+            ends = started + seconds
+            first: Surroundings = [policy, time.monotonic, started, ends, 1, 1, None, None, None, True]
         else:
             first = first_attempt(policy, name, args, kwargs)
             if not first[NUMBER]:
@@ -161,26 +175,29 @@ def _wrap_known(policy: Policy, function: Function, name: str) -> Function:  # n
         token = None
         try:
             try:
-                token = current.set(first)
-                result = function(*args, **kwargs)
-            finally:
-                if token is None:  # an interrupt came with it
-                    current.set(outer)
-                else:
-                    current.reset(token)
-        except Exception as error:
-            call = Call(policy, name, (args, kwargs), first)
-            if not failed(call, error):
-                raise
-        else:
-            if type(result) is CoroutineType:
-                return take_over(policy, name, first, result, function, args, kwargs)
-            if until is None or truth("until", until(result)):
-                return result
-            call = Call(policy, name, (args, kwargs), first)
-            if not failed(call, Refused(result)):
-                return result
-        return resume(call, function, args, kwargs)
+                try:
+                    token = current.set(first)
+                    result = function(*args, **kwargs)
+                finally:
+                    if token is None:  # an interrupt came with it
+                        current.set(outer)
+                    else:
+                        current.reset(token)
+            except Exception as error:
+                call = Call(policy, name, (args, kwargs), first)
+                if not failed(call, error):
+                    raise
+            else:
+                if type(result) is not usual.kind and is_awaited(result, usual):
+                    return take_over(policy, name, first, result, function, args, kwargs)
+                if until is None or truth("until", until(result)):
+                    return result
+                call = Call(policy, name, (args, kwargs), first)
+                if not failed(call, Refused(result)):
+                    return result
+            return resume(call, function, args, kwargs)
+        finally:
+            first[RUNNING] = False
 
     return wrapper
 

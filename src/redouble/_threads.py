@@ -11,10 +11,10 @@ import sys
 import threading
 import time
 from contextvars import copy_context
-from types import CoroutineType
 
 from . import _tasks
 from ._async import awaiting
+from ._awaitables import is_awaited
 from ._call import CutOff
 from ._race import Race
 from ._time import DAY
@@ -45,9 +45,9 @@ def wrap(plan: Plan, function: Function) -> Function:
         race = Race(plan, time.monotonic())
         try:
             _run(race, function, args, kwargs)
-            if race.result.__class__ is CoroutineType:
+            if is_awaited(race.result):
                 # A plain function that turns out to be async: the call goes on from here, to be awaited.
-                return _tasks.hedged(plan, awaiting(function, race.result), args, kwargs)
+                return _tasks.hedged(plan, awaiting(function, [race.result]), args, kwargs)
             _at_once(race.settle(), plan)
             return race.outcome()
         finally:

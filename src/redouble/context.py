@@ -1,22 +1,27 @@
 """What a running attempt knows, and what travels with it: downwards to nested calls, and in headers.
 
 One context variable holds the innermost surroundings. It is set on a first attempt only if the policy
-needs it (deadline, timeout, idempotency key), and on every retry. What it holds is a plain tuple: making
+needs it (deadline, timeout, idempotency key), and on every retry. What it holds is a plain list: making
 one costs a fifth of making an object, and a success under a deadline pays for it each time. The object
 that users see, `Attempt`, is made from it when asked for.
+
+Tasks, threads and callbacks that were started during a call keep its context, and may outlive the call. So
+each call marks its surroundings when it ends, and what has ended counts as none: `here` gives the innermost
+that still run. Surroundings hold their own limits and refer to the outer ones, which may end before them.
 """
 
 from __future__ import annotations
 
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 
-from ._callables import plain
+from ._callables import SYNC, flavour, look_like, name_of, plain
 from ._headers import header
 from ._text import masked_line, one_line
 from ._time import clock_of
 
 __all__ = [
     "Attempt",
+    "carried",
     "current_attempt",
     "incoming",
     "outgoing_headers",
@@ -24,28 +29,30 @@ __all__ = [
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextvars import Token
     from types import TracebackType
-    from typing import Any, Literal
+    from typing import Any, ParamSpec, TypeVar
 
     from .policy import Policy
 
     Clock = Callable[[], float]
-    Surroundings = tuple[
-        Policy | None, Clock, float | None, float | None, int, int, "Key | None", tuple[str, str] | None, Any
-    ]
+    Surroundings = list[Any]
 
-# The places in a tuple of surroundings.
-POLICY: Literal[0] = 0  # None where this is a boundary, not an attempt
-CLOCK: Literal[1] = 1
-STARTED: Literal[2] = 2  # by that clock; None where nothing had to read it
-ENDS: Literal[3] = 3  # the deadline, by that clock
-NUMBER: Literal[4] = 4  # of the attempt, from 1; 0 where time was up before there could be one
-RETRIED: Literal[5] = 5  # the highest number of this call and those further out: above 1, one is retrying
-KEY: Literal[6] = 6
-PREVIOUS: Literal[7] = 7  # the last failure: its type and its message
-RUNNING: Literal[8] = 8  # of a boundary: the surroundings of the attempt around it
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+# The places in a list of surroundings.
+POLICY = 0  # None where this is a scope, False where it is a request that came in: neither is an attempt
+CLOCK = 1
+STARTED = 2  # by that clock; None where nothing had to read it
+ENDS = 3  # its own deadline, by that clock
+NUMBER = 4  # of the attempt, from 1; 0 where time was up before there could be one
+RETRIED = 5  # the same; of a request that came in, the client's
+KEY = 6
+PREVIOUS = 7  # the last failure: its type and its message
+OUTER = 8  # the surroundings around these, when these were made
+RUNNING = 9  # whether the call still runs; in its later attempts, the surroundings of it that know
 
 current: ContextVar[Surroundings | None] = ContextVar("redouble attempt", default=None)
 
@@ -60,10 +67,7 @@ cap_here: ContextVar[int | None] = ContextVar("redouble cap", default=None)
 caps_everywhere: dict[object, int] = {}
 caps: dict[object, int] = {}
 
-# The key of a dead letter that is being replayed: the call that it was made for sends it once more.
-replayed_key: ContextVar[str | None] = ContextVar("redouble replayed key", default=None)
-
-# The replay of a dead letter that is running here.
+# The replay of a dead letter that was begun here: `replay_here` gives it while it runs.
 replaying: ContextVar[Any] = ContextVar("redouble replay", default=None)
 
 IDEMPOTENCY_KEY, RETRY_ATTEMPT, REQUEST_TIMEOUT = "Idempotency-Key", "X-Retry-Attempt", "X-Request-Timeout-Ms"
@@ -109,7 +113,7 @@ class Attempt:
     @property
     def remaining(self) -> float | None:
         """Seconds until the deadline, never below 0; ``None`` without one."""
-        surroundings = self._surroundings or current.get()
+        surroundings = self._surroundings or here()
         return None if surroundings is None else time_left(surroundings)
 
     @property
@@ -137,9 +141,9 @@ class Key:
         self._prefix = f"{policy.name or name}:"
         self._make = _uuid if make is True else lambda: plain("idempotency_key", make(*args, **kwargs))
         self._made: dict[str, str] = {}
-        replayed = replayed_key.get()
-        if replayed is not None and replayed.startswith(_token(self._prefix)):
-            self._made["key"] = replayed
+        replay = replay_here()
+        if replay is not None and replay.key and replay.key.startswith(_token(self._prefix)):
+            self._made["key"] = replay.key  # the call that its letter was kept for sends its key once more
 
     def value(self) -> str:
         # setdefault is atomic: threads that ask at once get the same key.
@@ -148,40 +152,82 @@ class Key:
 
 def first_attempt(policy: Policy, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Surroundings:
     """The surroundings of a first attempt whose policy needs them; reads the clock if there is a deadline."""
-    seconds = policy.deadline
-    outer = current.get()
-    retried = 1
-    if outer is not None:
-        seconds, retried = shorter(seconds, time_left(outer)), outer[RETRIED]
+    outer = here()
     key = Key(policy, name, args, kwargs) if policy.idempotency_key else None
     clock = clock_of(policy.clock)
-    if seconds is None:
-        return policy, clock, None, None, 1, retried, key, None, None
+    own, left = policy.deadline, None if outer is None else time_left(outer)
+    if own is None and left is None:
+        return [policy, clock, None, None, 1, 1, key, None, outer, True]
     started = clock()
-    return policy, clock, started, started + seconds, 1 if seconds else 0, retried, key, None, None
+    ends = None if own is None else started + own
+    return [policy, clock, started, ends, 0 if left == 0.0 else 1, 1, key, None, outer, True]
 
 
-def boundary(clock: Clock, seconds: float | None, retried: int, running: Surroundings | None) -> Surroundings:
+def boundary(kind: bool | None, clock: Clock, seconds: float | None, retried: int) -> Surroundings:
     """Surroundings that are not an attempt: a scope, or a request that came in with a deadline."""
-    outer = current.get()
-    if outer is not None:
-        seconds, retried = shorter(seconds, time_left(outer)), max(retried, outer[RETRIED])
     ends = None if seconds is None else clock() + seconds
-    return None, clock, None, ends, 0, retried, None, None, running
+    return [kind, clock, None, ends, 0, retried, None, None, here(), True]
+
+
+def living(surroundings: Surroundings | None) -> Surroundings | None:
+    """The innermost of these surroundings and those around them whose call has not ended."""
+    while surroundings is not None:
+        running = surroundings[RUNNING]
+        if running is True or (running is not False and running[RUNNING]):
+            return surroundings
+        surroundings = surroundings[OUTER]
+    return None
+
+
+def here() -> Surroundings | None:
+    """The innermost surroundings of the running code whose call has not ended."""
+    return living(current.get())
+
+
+def _with_outer(surroundings: Surroundings | None) -> Iterator[Surroundings]:
+    """The surroundings, and all around them that still run, from the inside out."""
+    while surroundings is not None:
+        yield surroundings
+        surroundings = living(surroundings[OUTER])
 
 
 def time_left(surroundings: Surroundings) -> float | None:
-    """Seconds until the deadline, never below 0; ``None`` without one."""
+    """Seconds until the first deadline of these surroundings, never below 0; ``None`` without one."""
     ends = surroundings[ENDS]
-    return None if ends is None else max(0.0, ends - surroundings[CLOCK]())
+    if surroundings[OUTER] is None:  # as most are, and each async attempt asks
+        return None if ends is None else max(0.0, ends - surroundings[CLOCK]())
+    ends = earliest_end(surroundings, None, 0.0)
+    return None if ends is None else max(0.0, ends)
+
+
+def earliest_end(surroundings: Surroundings | None, clock: Clock | None, now: float) -> float | None:
+    """The first deadline of these surroundings, by a clock that shows ``now``; ``None`` without one."""
+    first: float | None = None
+    for each in _with_outer(surroundings):
+        if each[ENDS] is not None:
+            # The clocks of two calls may count from different points. A sum would be off by the last bit.
+            ends: float = each[ENDS] if each[CLOCK] is clock else now + (each[ENDS] - each[CLOCK]())
+            first = shorter(first, ends)
+    return first
+
+
+def retried_in(surroundings: Surroundings | None) -> int:
+    """The highest attempt number of these surroundings: above 1, one of their calls is retrying."""
+    return max((each[RETRIED] for each in _with_outer(surroundings)), default=1)
 
 
 def running_in(surroundings: Surroundings | None) -> Surroundings | None:
     """The surroundings of the innermost attempt: inside a scope, those of the attempt around it."""
-    if surroundings is None or surroundings[POLICY] is not None:
-        return surroundings
-    inner: Surroundings | None = surroundings[RUNNING]
-    return inner
+    for each in _with_outer(surroundings):
+        if each[POLICY] is not None:
+            return each if each[POLICY] else None
+    return None
+
+
+def replay_here() -> Any:
+    """The replay of a dead letter that is running here; ``None`` without one, and where it is over."""
+    replay = replaying.get()
+    return None if replay is None or replay.over else replay
 
 
 def leave(token: Token[Any]) -> None:
@@ -215,9 +261,39 @@ def current_attempt() -> Attempt | None:
     >>> current_attempt() is None
     True
     """
-    surroundings = running_in(current.get())
-    policy = None if surroundings is None else surroundings[POLICY]
-    return None if surroundings is None or policy is None else Attempt(policy, surroundings)
+    surroundings = running_in(here())
+    return None if surroundings is None else Attempt(surroundings[POLICY], surroundings)
+
+
+def carried(function: Callable[P, R], /) -> Callable[P, R]:
+    """Gives a function that runs in the context of the place where it was made, in whatever thread.
+
+    For threads that do not take over the context of their caller, as those of a ``ThreadPoolExecutor``: the
+    deadline, the idempotency key and `nested` hold there, too, until the call around this place ends. All
+    context variables are carried. May be called from many threads at once.
+
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> from redouble import retry
+    >>> @retry(name="orders", idempotency_key=lambda: 17)
+    ... def place():
+    ...     with ThreadPoolExecutor() as pool:
+    ...         return pool.submit(carried(outgoing_headers)).result()
+    >>> place()["Idempotency-Key"]
+    'orders:17'
+    """
+    if flavour(function) != SYNC:
+        raise TypeError(
+            f"cannot carry a context to {name_of(function)}: it runs when it is awaited or iterated, in the "
+            "context of that place; start a task, which has a copy of this context"
+        )
+    context = copy_context()
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        # A copy for each: a context can be entered once at a time.
+        return context.copy().run(function, *args, **kwargs)
+
+    given: Callable[P, R] = look_like(run, function)
+    return given
 
 
 def outgoing_headers() -> dict[str, str]:
@@ -229,11 +305,11 @@ def outgoing_headers() -> dict[str, str]:
     >>> outgoing_headers()
     {}
     """
-    surroundings = current.get()
+    surroundings = here()
     if surroundings is None:
         return {}
     headers: dict[str, str] = {}
-    attempt, retried = running_in(surroundings), surroundings[RETRIED]
+    attempt, retried = running_in(surroundings), retried_in(surroundings)
     key = None if attempt is None else attempt[KEY]
     if key is not None:
         headers[IDEMPOTENCY_KEY] = key.value()
@@ -256,22 +332,25 @@ class incoming:  # noqa: N801 - used like a function
     '2'
     """
 
-    __slots__ = ("_clock", "_retried", "_seconds", "_tokens")
+    __slots__ = ("_clock", "_entered", "_retried", "_seconds")
 
     def __init__(self, headers: object, *, clock: Clock | None = None) -> None:
         milliseconds = _digits(header(headers, REQUEST_TIMEOUT))
         self._seconds = None if milliseconds is None else milliseconds / 1000
         self._retried = max(1, _digits(header(headers, RETRY_ATTEMPT)) or 1)
         self._clock = clock
-        self._tokens: list[Token[Surroundings | None]] = []
+        self._entered: list[tuple[Surroundings, Token[Surroundings | None]]] = []
 
     def __enter__(self) -> None:
-        self._tokens.append(current.set(boundary(clock_of(self._clock), self._seconds, self._retried, None)))
+        around = boundary(False, clock_of(self._clock), self._seconds, self._retried)
+        self._entered.append((around, current.set(around)))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        leave(self._tokens.pop())
+        around, token = self._entered.pop()
+        around[RUNNING] = False
+        leave(token)
 
 
 def shorter(one: float | None, other: float | None) -> float | None:

@@ -24,7 +24,7 @@ from redouble.breaker import CircuitBreaker, State
 from redouble.budget import RatioBudget, TokenBudget
 from redouble.bulkhead import Bulkhead
 from redouble.classify import Classifier, accepted, is_retryable, parse_retry_after, retry_after, verdict
-from redouble.context import Attempt, incoming, outgoing_headers
+from redouble.context import Attempt, carried, incoming, outgoing_headers
 from redouble.deadletter import DeadLetter, DeadLetters, Replayed
 from redouble.errors import History
 from redouble.events import CircuitChanged, Event, Retrying, subscribe, with_successes
@@ -188,6 +188,8 @@ async def blocks() -> None:
 
 assert_type(current_attempt(), Attempt | None)
 assert_type(outgoing_headers(), dict[str, str])
+assert_type(carried(bare)("/", depth=1), bytes)
+carried(bare)(5)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 with incoming({"X-Retry-Attempt": "2"}):
     pass
 assert_type(full_jitter(attempt=3, base=0.5, cap=30), float)

@@ -9,7 +9,7 @@ from redouble._checks import seconds as checked_seconds
 from redouble._loops import sleep as loop_sleep
 from redouble._record import Record, assign
 from redouble._time import fake_in_force, real_sleep
-from redouble.context import current, running_in
+from redouble.context import here, running_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ async def _pass(seconds: float) -> None:
         await loop_sleep(seconds)
         return
     # The event loop's own time stands still meanwhile, so that it cannot be the one to cut the attempt off.
-    attempt = running_in(current.get())
+    attempt = running_in(here())
     limit = None if attempt is None else time_limit_of(attempt)
     if attempt is None or limit is None or seconds < limit:
         fake.advance(seconds)

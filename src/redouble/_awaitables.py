@@ -1,0 +1,58 @@
+"""Tell results from what is to be awaited, when a plain function turns out to be async.
+
+Coroutines always are to be awaited. Futures, and the objects of clients that can be awaited (aiohttp's
+``session.get(url)``), are where an event loop runs: elsewhere nobody could.
+"""
+
+from __future__ import annotations
+
+from types import CoroutineType
+
+from ._loops import in_event_loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# Handles of work that runs elsewhere. They can be awaited, but notebooks use them without.
+_HANDLES = frozenset({"distributed", "ray"})
+
+_PLAIN = frozenset({bool, bytes, dict, float, int, list, str, tuple, type(None)})
+
+
+class Usual:
+    """Remembers the type of a function's last plain result, so that the next one is known at a glance."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self) -> None:
+        self.kind: type = str
+
+    def __reduce__(self) -> tuple[type[Usual], tuple[()]]:
+        return Usual, ()  # the type may not pickle, and is soon known again
+
+
+def is_awaited(result: object, usual: Usual | None = None) -> bool:
+    """Whether a result is to be awaited."""
+    kind = type(result)
+    if kind is CoroutineType:
+        return True
+    if kind in _PLAIN or not _has(result, "__await__"):
+        if usual is not None:
+            usual.kind = kind
+        return False
+    return in_event_loop() and str(kind.__module__).partition(".")[0] not in _HANDLES
+
+
+def drop(unawaited: list[Any]) -> None:
+    """Ends what was never awaited, if a guard has refused the call: coroutines and futures."""
+    for awaitable in unawaited:
+        if _has(awaitable, "throw"):
+            awaitable.close()
+        elif _has(awaitable, "_asyncio_future_blocking"):
+            awaitable.cancel()
+
+
+def _has(thing: object, name: str) -> bool:
+    """Whether the type has it: mocks and proxies have every attribute, and a metaclass may."""
+    return any(name in base.__dict__ for base in type(thing).__mro__)
