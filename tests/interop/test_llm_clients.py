@@ -196,22 +196,19 @@ def test_a_limited_call_waits_as_long_as_asked_and_recovers(chat: Chat, web: Web
     assert 5 <= waits[0] <= 5.5
 
 
-def test_a_call_with_unknown_effect_is_a_post_so_it_is_repeated_only_on_the_authors_word(
+def test_a_call_with_unknown_effect_only_reads_so_it_is_repeated_unless_the_author_says_otherwise(
     chat: Chat, web: Web, answer: bytes
 ) -> None:
     page = web.page(status(500), hang_up, status(200, body=answer))
-    with no_waits(), pytest.raises(Exception) as caught:
+    with no_waits() as waits:
         retry(chat)(page.url)
-    assert len(page.seen) == 1
-    assert any("idempotent=True" in note for note in caught.value.__notes__)
-    with no_waits(), pytest.raises(Exception):
-        retry(chat)(page.url)
-    assert len(page.seen) == 2
+    assert (len(page.seen), len(waits)) == (3, 2)
 
     page = web.page(status(500), hang_up, status(200, body=answer))
-    with no_waits() as waits:
-        retry(idempotent=True)(chat)(page.url)
-    assert (len(page.seen), len(waits)) == (3, 2)
+    with no_waits(), pytest.raises(Exception) as caught:
+        retry(idempotent=False)(chat)(page.url)
+    assert len(page.seen) == 1
+    assert any("idempotent=False" in note for note in caught.value.__notes__)
 
 
 def test_a_call_with_an_idempotency_key_is_repeated(chat: Chat, web: Web, answer: bytes) -> None:
