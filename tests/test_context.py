@@ -150,12 +150,20 @@ def test_a_key_is_fit_for_a_header(clock: FakeClock) -> None:
 def test_an_inner_call_without_keys_of_its_own_sends_that_of_the_call_around_it_on_every_attempt(
     clock: FakeClock,
 ) -> None:
+    for fields in ({}, {"deadline": 60.0}, {"timeout": 5.0}):
+        seen: list[Any] = []
+        inner = steady(clock, **fields)(
+            watched(Flavour("sync"), 1, seen, lambda: outgoing_headers().get("Idempotency-Key"))
+        )
+        steady(clock, idempotency_key=lambda: "7", name="outer").call(inner)
+        assert seen == ["outer:7", "outer:7"]
+
+
+def test_the_key_of_the_enclosing_call_is_not_the_inner_attempts_own(clock: FakeClock) -> None:
     seen: list[Any] = []
-    inner = steady(clock)(
-        watched(Flavour("sync"), 1, seen, lambda: outgoing_headers().get("Idempotency-Key"))
-    )
+    inner = steady(clock, deadline=60.0)(watched(Flavour("sync"), 1, seen, key))
     steady(clock, idempotency_key=lambda: "7", name="outer").call(inner)
-    assert seen == ["outer:7", "outer:7"]
+    assert seen == [None, None]
 
 
 def test_threads_that_ask_for_the_key_at_once_get_the_same(clock: FakeClock) -> None:

@@ -124,8 +124,10 @@ class Attempt:
     @property
     def idempotency_key(self) -> str | None:
         """One key for all attempts of this call; ``None`` unless its policy has ``idempotency_key``."""
-        key = None if self._surroundings is None else self._surroundings[KEY]
-        return None if key is None else key.value()
+        if self._surroundings is None or self._policy.idempotency_key is False:
+            return None
+        key: str = self._surroundings[KEY].value()
+        return key
 
     def __repr__(self) -> str:
         return f"<attempt {self.number} of {self._policy.attempts or 'any number'}>"
@@ -153,7 +155,9 @@ class Key:
 def first_attempt(policy: Policy, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Surroundings:
     """The surroundings of a first attempt whose policy needs them; reads the clock if there is a deadline."""
     outer = here()
-    key = Key(policy, name, args, kwargs) if policy.idempotency_key else None
+    # Without a key of its own, a call sends that of the enclosing call.
+    running = None if policy.idempotency_key else running_in(outer)
+    key = Key(policy, name, args, kwargs) if policy.idempotency_key else running and running[KEY]
     clock = clock_of(policy.clock)
     own, left = policy.deadline, None if outer is None else time_left(outer)
     if own is None and left is None:
