@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 from ._headers import header
 from ._text import one_line
-from ._time import clock_of
+from ._time import clock_of, real_now
 
 __all__ = [
     "Attempt",
@@ -59,11 +59,12 @@ cap_here: ContextVar[int | None] = ContextVar("redouble cap", default=None)
 caps_everywhere: dict[object, int] = {}
 caps: dict[object, int] = {}
 
-# The key of a dead letter that is being replayed: the call that it was made for sends it once more.
-replayed_key: ContextVar[str | None] = ContextVar("redouble replayed key", default=None)
-
 # The replay of a dead letter that is running here.
 replaying: ContextVar[Any] = ContextVar("redouble replay", default=None)
+
+# When to give up on storing a dead letter, by the monotonic clock: set by the call that it is of.
+store_until: ContextVar[float | None] = ContextVar("redouble store until", default=None)
+BEYOND = 1.0  # seconds that storing may take after a call's deadline
 
 IDEMPOTENCY_KEY, RETRY_ATTEMPT, REQUEST_TIMEOUT = "Idempotency-Key", "X-Retry-Attempt", "X-Request-Timeout-Ms"
 
@@ -133,9 +134,12 @@ class Key:
         self._prefix = f"{policy.name or name}:"
         self._make = _uuid if make is True else lambda: make(*args, **kwargs)
         self._made: dict[str, str] = {}
-        replayed = replayed_key.get()
-        if replayed is not None and replayed.startswith(_token(self._prefix)):
-            self._made["key"] = replayed
+        replay = replaying.get()
+        # A key made from arguments is made from them once more; a random one is known by the replay alone.
+        if replay is not None and make is True:
+            replayed = replay.key_for(_token(self._prefix), args, kwargs)
+            if replayed is not None:
+                self._made["key"] = replayed
 
     def value(self) -> str:
         # setdefault is atomic: threads that ask at once get the same key.
@@ -170,6 +174,19 @@ def time_left(surroundings: Surroundings) -> float | None:
     """Seconds until the deadline, never below 0; ``None`` without one."""
     ends = surroundings[ENDS]
     return None if ends is None else max(0.0, ends - surroundings[CLOCK]())
+
+
+def storing_until(patience: float) -> float:
+    """When to give up on storing a dead letter here, by the monotonic clock.
+
+    ``patience`` is how many seconds it may take where no call sets a limit.
+    """
+    until = store_until.get()
+    if until is not None:
+        return until
+    here = current.get()
+    left = None if here is None else time_left(here)
+    return real_now() + (patience if left is None else min(left + BEYOND, patience))
 
 
 def running_in(surroundings: Surroundings | None) -> Surroundings | None:
@@ -287,9 +304,10 @@ def _digits(text: str | None) -> int | None:
 
 
 def _token(text: str) -> str:
-    """A key that may stand in a header: everything but printable ASCII is percent-encoded."""
+    """Percent-encode a key for a header: the percent sign, and everything but printable ASCII."""
     return "".join(
-        c if "!" <= c <= "~" else "".join(f"%{b:02X}" for b in c.encode("utf-8", "replace")) for c in text
+        c if "!" <= c <= "~" and c != "%" else "".join(f"%{b:02X}" for b in c.encode("utf-8", "replace"))
+        for c in text
     )
 
 
