@@ -1412,22 +1412,23 @@ def test_a_log_that_nobody_can_copy_is_kept_beside_the_new_file(tmp_path, caplog
         letters.put()
     (kept,) = [file for file in tmp_path.iterdir() if file.name.startswith("x.db-wal-")]
     assert kept.read_bytes() == b"letters of a file that was moved"
-    assert f"is kept as {kept}: rename it" in caplog.text
+    assert f"Its log is kept as {kept}: if that is not empty, rename it" in caplog.text
 
 
-def test_a_log_in_trouble_does_not_keep_a_store_from_closing(letters, tmp_path):
+def test_a_log_in_trouble_does_not_keep_a_store_from_closing(letters, tmp_path, monkeypatch):
     letters.put()
 
     class Failing:
         closed = False
 
-        def execute(self, statement):
+        def rollback(self):
             raise sqlite3.OperationalError("disk I/O error")
 
         def close(self):
             self.closed = True
 
     connection = Failing()
+    monkeypatch.setattr(_letters_file, "_TRIES", 2)
     _letters_file.leave(connection, str(tmp_path / "letters.db"), (0, 0))
     assert connection.closed
 
@@ -1476,6 +1477,48 @@ def test_a_file_that_another_process_makes_in_the_last_moment_is_taken(tmp_path,
     monkeypatch.setattr(_letters_file, "_locked_folder", locked)
     _letters_file.make(path)
     assert (tmp_path / "x.db-wal").read_bytes() == b"live"
+
+
+def test_a_file_that_cannot_be_laid_out_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(_letters_file, "STEPS", (("CREATE NONSENSE",),))
+    with pytest.raises(StoreTrouble, match="syntax error"):
+        DeadLetters(tmp_path / "x.db").put()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_moved_in_the_middle_of_a_put_is_made_anew_and_the_letter_is_in_it(letters, tmp_path):
+    """The log that is opened by its name may be that of another file by then."""
+    file, moves = tmp_path / "letters.db", []
+    kept = _letters_sqlite._kept
+
+    def moved(connection, letter, now):
+        if not moves:
+            moves.append(file.rename(tmp_path / "old.db"))
+            connection.execute("SELECT nonsense FROM nowhere")
+        return kept(connection, letter, now)
+
+    letters.put(payload="before")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_letters_sqlite, "_kept", moved)
+        letters.put(payload="new")
+    assert [letter.payload for letter in letters] == ["new"]
+    with DeadLetters(tmp_path / "old.db") as old:
+        assert [letter.payload for letter in old] == ["before"]
+
+
+def test_a_file_that_is_moved_while_it_is_opened_is_not_used(letters, tmp_path, monkeypatch):
+    letters.put(payload="before")
+    letters.close()
+    layout, moves = _letters_file._layout, []
+
+    def moved(connection, path):
+        if not moves:
+            moves.append((tmp_path / "letters.db").rename(tmp_path / "old.db"))
+        return layout(connection, path)
+
+    monkeypatch.setattr(_letters_file, "_layout", moved)
+    letters.put(payload="new")
+    assert [letter.payload for letter in letters] == ["new"]
 
 
 def test_where_folders_cannot_be_locked_the_file_is_made_without(tmp_path, monkeypatch):

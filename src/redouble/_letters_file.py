@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from ._text import brief
+from ._time import real_sleep
 from ._trouble import say
 from .errors import StoreTrouble
 
@@ -61,12 +62,21 @@ _RESERVE, _PLENTY = 1 << 20, 8 << 20
 # After so many pages the write-ahead log is copied into the file. On a full disk a long one could not be.
 _LOG_PAGES = 100
 
+# How often the log of a file that was moved is copied while others are writing it.
+_TRIES = 10
 
-def connect(path: str) -> Connection:
-    """Connect to a file that `make` has made, and bring its layout up to date.
 
-    Nothing waits here: a file that is locked is an error for which `is_busy` is true.
+def connect(path: str, file: tuple[int, int] | None) -> Connection:
+    """Connect to ``file``, which `make` has made, and bring its layout up to date.
+
+    Nothing waits here: a file that is locked, or is moved meanwhile, is an error for which `is_busy` is true.
     """
+    connection = _open(path, file)
+    _keep_reserve(path)
+    return connection
+
+
+def _open(path: str, file: tuple[int, int] | None) -> Connection:
     import sqlite3
 
     # Any thread may use it; that it is one at a time is the store's business.
@@ -79,15 +89,22 @@ def connect(path: str) -> Connection:
         connection.execute("BEGIN")
         layout = _layout(connection, path)
         connection.execute("COMMIT")
+        # SQLite opens the log by its name, some time after the file: it may be the log of another by now.
+        _insist_on(file, path)
         if layout < len(STEPS):
             _bring_up_to_date(connection, path)
         # Where the file system cannot do it the answer is another mode, which is as safe but slower.
         connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        _insist_on(file, path)
     except BaseException:
         connection.close()
         raise
-    _keep_reserve(path)
     return connection
+
+
+def _insist_on(file: tuple[int, int] | None, path: str) -> None:
+    if file != identity(path):
+        raise BlockingIOError(f"{path} was moved or deleted in this moment")
 
 
 def _text(stored: bytes) -> str:
@@ -111,25 +128,31 @@ def leave(connection: Connection, path: str, file: tuple[int, int] | None) -> No
     that was moved: its letters would be left in a log that nobody finds.
     """
     if file != identity(path):
-        checkpoint(connection, "TRUNCATE")
+        # Others, too, end what they are doing and leave.
+        for _ in range(_TRIES):
+            if checkpoint(connection, "TRUNCATE"):
+                break
+            real_sleep(0.005)
     connection.close()
 
 
-def checkpoint(connection: Connection, mode: str) -> None:
-    """Copy the write-ahead log into the file, as far as that is possible now."""
+def checkpoint(connection: Connection, mode: str) -> bool:
+    """Copy the write-ahead log into the file, as far as that is possible now; say whether all of it was."""
     import sqlite3
 
     try:
-        connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+        connection.rollback()  # in a transaction it cannot be done
+        (busy, _, _) = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
     except sqlite3.Error:
-        pass
+        return False
+    return not busy
 
 
 # Making it
 
 
 def make(path: str) -> None:
-    """Make an empty file for its owner alone: payloads may be private even where they hold no secrets."""
+    """Make a file for its owner alone: payloads may be private even where they hold no secrets."""
     # SQLite follows links, so the file is made where a dangling one leads. A file that is there is not
     # opened, even to look at it: closing it would release the locks of other connections of this process.
     path = os.path.realpath(path)
@@ -139,10 +162,22 @@ def make(path: str) -> None:
     try:
         if not os.path.exists(path):  # noqa: PTH110
             _clear_away_log(path)
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            _make_whole(path)
     finally:
         if folder is not None:
             os.close(folder)
+
+
+def _make_whole(path: str) -> None:
+    """Make a file that is laid out. Under another name: moved half done, its journal would harm the next."""
+    new = f"{path}-new-{os.urandom(4).hex()}"
+    os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    try:
+        _open(new, identity(new)).close()
+        os.rename(new, path)  # noqa: PTH104
+    except BaseException:
+        os.unlink(new)  # noqa: PTH108
+        raise
 
 
 def _locked_folder(folder: str) -> int | None:
@@ -178,8 +213,8 @@ def _clear_away_log(path: str) -> None:
             kept = f"{log}-{os.urandom(4).hex()}"
             os.rename(log, kept)  # noqa: PTH104
             say(
-                f"{path} was moved or deleted while letters were in its log, which is kept as {kept}: "
-                "rename it to the name of the moved file with -wal behind it"
+                f"{path} was moved or deleted while it was in use. Its log is kept as {kept}: if that is not "
+                "empty, rename it to the name of the moved file with -wal behind it"
             )
         else:
             os.unlink(log)  # noqa: PTH108

@@ -301,8 +301,11 @@ class SqliteStore(Store):
         except BaseException as error:
             # Rolls back, whatever state it was in; an interrupt may have come at any point. A transaction
             # that could not begin leaves nothing behind.
+            moved = hasattr(error, "sqlite_errorname") and self._file != identity(self.name)
             if not is_busy(error) or self._connection is None or self._connection.in_transaction:
                 self._disconnect()
+            if moved:
+                raise BlockingIOError(f"{self.name} was moved or deleted in this moment") from error
             raise
         return result
 
@@ -316,7 +319,7 @@ class SqliteStore(Store):
         if self._connection is None:
             make(self.name)
             self._file, self._process = identity(self.name), os.getpid()
-            self._connection = connect(self.name)
+            self._connection = connect(self.name, self._file)
         return self._connection
 
     def _disconnect(self) -> None:
