@@ -13,7 +13,7 @@ from . import _checks as check
 from ._callables import ASYNC_GENERATOR, GENERATOR, flavour
 from ._compose import composed
 from ._letter_box import LetterBox
-from ._letters import DeadLetter, Limits, Store, prepare
+from ._letters import DeadLetter, Limits, Store, UnreadableLetter, prepare
 from ._letters_redis import RedisLetters
 from ._letters_sqlite import PATIENCE
 from ._numbers import whole
@@ -33,6 +33,7 @@ __all__ = [
     "Replayed",
     "Store",
     "StoreTrouble",
+    "UnreadableLetter",
     "is_secret",
     "masked",
     "masked_text",
