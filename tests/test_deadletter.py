@@ -23,6 +23,7 @@ from conftest import watchdog
 from redouble import (
     Policy,
     _leases,
+    _letters,
     _letters_file,
     _letters_sqlite,
     context,
@@ -938,6 +939,21 @@ def test_nothing_is_renewed_between_two_letters():
     _leases.Renewal(NoStore(), 1.0, time.time).stop()
 
 
+def test_a_lease_that_was_taken_by_another_is_not_believed_to_be_renewed():
+    asked = threading.Event()
+
+    class Lost(Store):
+        def renew(self, id, **fields):
+            asked.set()
+            return False
+
+    renewal = _leases.Renewal(Lost(), 0.003, time.time)
+    renewal.hold("x", "me", 7.0)
+    assert asked.wait(5)
+    renewal.stop()
+    assert renewal.until == 7.0
+
+
 def test_where_no_thread_can_be_started_the_replay_goes_on_without(letters, monkeypatch, caplog):
     def refuse(self):
         raise RuntimeError("can't start new thread")
@@ -1574,6 +1590,27 @@ def test_before_a_fork_every_connection_is_closed(letters):
     assert letters.depth() == 1
 
 
+def test_a_forked_child_waits_for_no_thread_of_its_parent(letters):
+    assert isinstance(letters.store, SqliteStore)
+    turn = letters.store._turn
+    holding, over = threading.Event(), threading.Event()
+
+    def wait_for_the_file():
+        with turn:
+            holding.set()
+            over.wait(5)
+
+    thread = threading.Thread(target=wait_for_the_file)
+    thread.start()
+    holding.wait(5)
+    _letters_sqlite._before_fork()
+    _letters_sqlite._after_fork_in_child()
+    with watchdog():
+        letters.put()
+    over.set()
+    thread.join()
+
+
 def test_a_connection_that_came_with_a_fork_nobody_told_of_is_left_alone(letters, monkeypatch):
     letters.put()
     inherited = letters.store._connection
@@ -1830,6 +1867,18 @@ def test_a_purge_of_many_lets_others_write_in_between(letters, clock):
     assert depths == sorted(depths, reverse=True)
 
 
+def test_a_full_disk_whose_reserve_was_used_up_is_told(letters, monkeypatch):
+    letter = letters.put()
+    Path(letters.store.name + "-reserve").unlink()
+
+    def write(self, work):
+        raise StoreTrouble("full", where="x") from full()
+
+    monkeypatch.setattr(SqliteStore, "_write", write)
+    with pytest.raises(StoreTrouble, match="full"):
+        letters.discard(letter.id)
+
+
 @pytest.mark.parametrize("trouble", ["little room", "no room", "short of room"])
 def test_a_reserve_is_kept_only_where_there_is_room(tmp_path, monkeypatch, trouble):
     def write(handle, content):
@@ -1983,8 +2032,10 @@ def raises(error):
     raise error
 
 
-def test_a_python_without_sqlite_is_told(tmp_path, monkeypatch):
+@pytest.mark.parametrize("prepared", [True, False])
+def test_a_python_without_sqlite_is_told(tmp_path, monkeypatch, prepared):
     monkeypatch.setitem(sys.modules, "sqlite3", None)
+    monkeypatch.setattr(_letters, "_prepared", [sys] if prepared else [])
     with pytest.raises(StoreTrouble, match="see to the cause"):
         DeadLetters(tmp_path / "x.db").put()
 
