@@ -16,12 +16,23 @@ import threading
 import time
 import warnings
 import weakref
+from pathlib import Path
 
 import pytest
 
 from conftest import watchdog
-from redouble import Policy, _leases, _letters_file, _letters_sqlite, current_attempt, retry
-from redouble._letters import Added, Limits, iso, new_id, read, written
+from redouble import (
+    Policy,
+    _leases,
+    _letters,
+    _letters_file,
+    _letters_sqlite,
+    context,
+    current_attempt,
+    deadletter,
+    retry,
+)
+from redouble._letters import Added, Limits, UnreadableLetter, iso, new_id, read, written
 from redouble._letters_sqlite import SqliteStore
 from redouble.context import outgoing_headers
 from redouble.deadletter import (
@@ -176,6 +187,15 @@ def test_ids_are_unique_and_sort_by_time():
     ids = [new_id(NOW + step * 2e-6) for step in range(1000)]
     assert ids == sorted(ids)
     assert len({new_id(NOW) for _ in range(1000)}) == 1000
+
+
+def test_letters_keep_their_order_where_the_clock_stands_still(letters):
+    for number in range(50):
+        letters.put(payload=number)
+    assert [letter.payload for letter in letters] == list(range(50))
+    seen = []
+    letters.replay(lambda letter: seen.append(letter.payload))
+    assert seen == list(range(50))
 
 
 def test_tracebacks_tell_the_chain_and_never_the_values_of_variables(letters):
@@ -477,6 +497,30 @@ def test_letters_past_their_time_go_when_others_come(tmp_path, clock, events):
         assert events == [DeadLettered(letter), Discarded("default", count=2, why="purged")]
 
 
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_letters_past_their_time_are_not_replayed(letters, clock, asynchronous):
+    letters.put(payload="old")
+    clock.advance(letters.ttl - 1)
+    letters.put(payload="new")
+    letters.put(payload="of age while the one before it is replayed")
+    clock.advance(1)
+
+    def handler(letter):
+        seen.append(letter.payload)
+        clock.advance(5)
+
+    seen = []
+    first = letters.replay(handler, limit=1)
+    assert (first, seen) == (Replayed(replayed=1), ["old"])  # to the very second
+    letters.put(payload="newest")
+    clock.advance(letters.ttl - 8)
+    done = asyncio.run(letters.areplay(handler)) if asynchronous else letters.replay(handler)
+    assert (done, seen) == (Replayed(replayed=2, skipped=1), ["old", "new", "newest"])
+    assert letters.depth() == 1
+    endless = DeadLetters(letters.store, ttl=None, clock=clock)
+    assert endless.replay(handler) == Replayed(replayed=1)
+
+
 def test_without_limits_everything_stays(tmp_path, clock):
     with DeadLetters(tmp_path / "x.db", ttl=None, max_rows=None, max_bytes=None, clock=clock) as letters:
         letters.put()
@@ -564,8 +608,11 @@ def test_a_key_that_is_put_again_does_not_reach_a_depth(letters):
 
 def test_a_depth_callback_that_fails_is_reported_once_and_swallowed(letters, caplog):
     def broken(depth, queue):
-        assert _letters_sqlite._one_at_a_time._is_owned() is False
+        owned.append(letters.store._turn._is_owned())
         raise RuntimeError("no")
+
+    owned = []
+    assert isinstance(letters.store, SqliteStore)
 
     letters.on_depth(1, broken)
     letters.discard(letters.put().id)
@@ -573,6 +620,7 @@ def test_a_depth_callback_that_fails_is_reported_once_and_swallowed(letters, cap
     assert [record.message for record in caplog.records if "on_depth" in record.message] == [
         "the function given to on_depth() failed (said once)"
     ]
+    assert owned == [False, False]
 
 
 # Replays
@@ -701,9 +749,129 @@ def test_a_lease_that_is_over_may_be_taken_by_another_and_the_first_can_no_longe
         assert letters.list(state="leased") == []
         assert letters.replay(fail()) == Replayed(failed=1)
 
-    assert letters.replay(slow) == Replayed(replayed=1)
+    # Only the one that holds the claim counts, though both have run the handler.
+    assert letters.replay(slow) == Replayed(skipped=1)
     (letter,) = letters
-    assert (letter.state, letter.replays) == ("waiting", 1)
+    assert (letter.state, letter.replays, letter.last_replay_error) == ("waiting", 2, "TimeoutError: no")
+
+
+def test_a_failure_after_the_lease_is_over_is_told_by_the_one_that_took_the_letter(letters, clock):
+    letters.put()
+
+    def slow(letter):
+        clock.advance(61)
+        assert letters.replay(print_nothing) == Replayed(replayed=1)
+        raise TimeoutError("no")
+
+    assert letters.replay(slow, park_after=1) == Replayed(skipped=1)
+    assert letters.depths() == {}
+
+
+def test_a_replay_that_nobody_took_over_counts_although_its_lease_is_over(letters, clock):
+    letters.put()
+    assert letters.replay(lambda letter: clock.advance(61)) == Replayed(replayed=1)
+    letters.put(idempotency_key="k")
+
+    def put_again(letter):
+        clock.advance(61)
+        letters.put(idempotency_key="k")
+
+    assert letters.replay(put_again) == Replayed(replayed=1)
+    assert [letter.replays for letter in letters] == [0]
+
+
+# Claims are counted
+
+
+def claim_and_die(letters, clock, **fields):
+    """What is left by a process that was killed in its handler, when the lease is over."""
+    run = letters._run(**fields)
+    claimed = run.next()
+    run._renewal.stop()
+    clock.advance(61)
+    return claimed
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_a_letter_whose_replays_never_end_is_parked_after_so_many_claims(letters, clock, asynchronous):
+    letter = letters.put(payload="deadly")
+    letters.put(payload="behind")
+    for number in (1, 2, 3):
+        claimed, _ = claim_and_die(letters, clock, park_after=3)
+        assert (claimed.id, claimed.replays) == (letter.id, number)
+    seen, told = [], []
+    fields = {"park_after": 3, "progress": lambda letter, outcome: told.append((letter.payload, outcome))}
+    if asynchronous:
+        done = asyncio.run(letters.areplay(lambda letter: seen.append(letter.payload), **fields))
+    else:
+        done = letters.replay(lambda letter: seen.append(letter.payload), **fields)
+    assert done == Replayed(replayed=1, parked=1)
+    assert seen == ["behind"]
+    assert told == [("deadly", "parked"), ("behind", "replayed")]
+    (parked,) = letters.list(state="parked")
+    assert (parked.replays, parked.leased_by) == (3, None)
+    assert parked.last_replay_error.startswith("its last replay never ended: the process was killed")
+    assert letters.unpark(letter.id)
+    assert letters.replay(print_nothing, park_after=3) == Replayed(replayed=1)
+
+
+def test_without_park_after_claims_are_counted_and_nothing_is_parked(letters, clock):
+    letters.put()
+    for _ in range(8):
+        claim_and_die(letters, clock, park_after=None)
+    assert letters.replay(fail(), park_after=None) == Replayed(failed=1)
+    assert [letter.replays for letter in letters] == [9]
+
+
+def test_failures_and_replays_that_never_ended_are_counted_together(letters, clock):
+    letters.put()
+    claim_and_die(letters, clock)
+    assert letters.replay(fail(), park_after=3) == Replayed(failed=1)
+    assert letters.replay(fail(), park_after=3) == Replayed(parked=1)
+    assert [letter.replays for letter in letters.list(state="parked")] == [3]
+
+
+@pytest.mark.parametrize("way_out", [SystemExit, GeneratorExit, asyncio.CancelledError])
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_a_handler_that_ends_the_replay_itself_is_counted_and_parked(letters, way_out, asynchronous):
+    letters.put()
+
+    def handler(letter):
+        raise way_out("3")
+
+    async def async_handler(letter):
+        raise way_out("3")
+
+    for _ in range(2):
+        with pytest.raises(way_out):
+            if not asynchronous:
+                letters.replay(handler, Policy(attempts=3), park_after=2)
+            else:
+                asyncio.run(letters.areplay(async_handler, park_after=2))
+    (letter,) = letters
+    if asynchronous and way_out is GeneratorExit:  # as where the coroutine is closed
+        assert (letter.state, letter.replays) == ("waiting", 0)
+    else:
+        assert (letter.state, letter.replays) == ("parked", 2)
+        assert letter.last_replay_error == f"{way_out.__name__}: 3"
+
+
+def test_a_replay_whose_coroutine_is_closed_gives_the_lease_back(letters):
+    letters.put()
+
+    async def main():
+        never = asyncio.get_running_loop().create_future()
+
+        async def handler(letter):
+            await never
+
+        coroutine = letters.areplay(handler)
+        while (waits_for := coroutine.send(None)) is not never:
+            await asyncio.wait([waits_for])
+        coroutine.close()
+
+    asyncio.run(main())
+    assert [(letter.state, letter.replays) for letter in letters] == [("waiting", 0)]
 
 
 def test_a_lease_of_the_same_owner_is_not_mistaken_for_the_one_before(tmp_path, clock):
@@ -766,11 +934,26 @@ def test_nothing_is_renewed_between_two_letters():
             raise AssertionError("renewed")
 
     renewal = _leases.Renewal(NoStore(), 0.003, time.time)
-    renewal.hold("x", "me")
+    renewal.hold("x", "me", 0.0)
     renewal.let_go()
     time.sleep(0.02)
     renewal.stop()
     _leases.Renewal(NoStore(), 1.0, time.time).stop()
+
+
+def test_a_lease_that_was_taken_by_another_is_not_believed_to_be_renewed():
+    asked = threading.Event()
+
+    class Lost(Store):
+        def renew(self, id, **fields):
+            asked.set()
+            return False
+
+    renewal = _leases.Renewal(Lost(), 0.003, time.time)
+    renewal.hold("x", "me", 7.0)
+    assert asked.wait(5)
+    renewal.stop()
+    assert renewal.until == 7.0
 
 
 def test_where_no_thread_can_be_started_the_replay_goes_on_without(letters, monkeypatch, caplog):
@@ -783,15 +966,11 @@ def test_where_no_thread_can_be_started_the_replay_goes_on_without(letters, monk
     assert any("leases are not renewed" in record.message for record in caplog.records)
 
 
-@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_an_interrupt_gives_the_lease_back_and_comes_out(letters, interrupt):
+def test_an_interrupt_gives_the_lease_back_and_comes_out(letters):
     letters.put()
 
-    def handler(letter):
-        raise interrupt
-
-    with pytest.raises(interrupt):
-        letters.replay(handler, Policy(attempts=3))
+    with pytest.raises(KeyboardInterrupt):
+        letters.replay(interrupting, Policy(attempts=3))
     (letter,) = letters
     assert (letter.state, letter.replays, letter.last_replay_error) == ("waiting", 0, None)
 
@@ -1211,6 +1390,170 @@ def test_a_file_that_is_deleted_or_replaced_is_made_anew_rather_than_written_in_
     assert letters.depth() == 0
 
 
+@pytest.mark.parametrize("how", ["moved", "deleted"])
+def test_a_file_that_is_moved_or_deleted_under_others_fails_nobody_and_loses_nothing(tmp_path, how, caplog):
+    """Every put failed until the others had acted, and the letters of a moved file were lost with its log."""
+    path, moved = tmp_path / "x.db", tmp_path / "old.db"
+    with DeadLetters(path) as one, DeadLetters(path) as other, DeadLetters(path) as third:
+        one.put(payload=1)
+        other.put(payload=2)
+        third.put(payload=3)
+        path.rename(moved)
+        if how == "deleted":
+            moved.unlink()
+        one.put(payload=4)
+        one.put(payload=5)
+        other.put(payload=6)
+        assert [letter.payload for letter in third] == [4, 5, 6]
+    with DeadLetters(path) as again:
+        assert [letter.payload for letter in again] == [4, 5, 6]
+    if how == "moved":
+        with DeadLetters(moved) as old:
+            assert [letter.payload for letter in old] == [1, 2, 3]
+    assert [file.name for file in tmp_path.iterdir() if "-wal" in file.name] == []
+
+
+def test_a_file_that_is_moved_is_complete_when_its_store_is_closed(tmp_path):
+    with DeadLetters(tmp_path / "x.db") as letters:
+        letters.put(payload=1)
+        (tmp_path / "x.db").rename(tmp_path / "old.db")
+    with DeadLetters(tmp_path / "old.db") as old:
+        assert [letter.payload for letter in old] == [1]
+
+
+def test_a_log_that_nobody_can_copy_is_kept_beside_the_new_file(tmp_path, caplog):
+    path = tmp_path / "x.db"
+    log = tmp_path / "x.db-wal"
+    log.write_bytes(b"letters of a file that was moved")
+    (tmp_path / "x.db-shm").touch()
+    with DeadLetters(path) as letters:
+        letters.put()
+    (kept,) = [file for file in tmp_path.iterdir() if file.name.startswith("x.db-wal-")]
+    assert kept.read_bytes() == b"letters of a file that was moved"
+    assert f"Its log is kept as {kept}: if that is not empty, rename it" in caplog.text
+
+
+def test_a_log_in_trouble_does_not_keep_a_store_from_closing(letters, tmp_path, monkeypatch):
+    letters.put()
+
+    class Failing:
+        closed = False
+
+        def rollback(self):
+            raise sqlite3.OperationalError("disk I/O error")
+
+        def close(self):
+            self.closed = True
+
+    connection = Failing()
+    monkeypatch.setattr(_letters_file, "_TRIES", 2)
+    _letters_file.leave(connection, str(tmp_path / "letters.db"), (0, 0))
+    assert connection.closed
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no modes here")
+def test_a_file_at_the_end_of_a_dangling_link_is_readable_by_its_owner_alone(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link.db").symlink_to(tmp_path / "further.db")
+    (tmp_path / "further.db").symlink_to(tmp_path / "folder" / "x.db")
+    before = os.umask(0)
+    try:
+        with DeadLetters(tmp_path / "link.db") as letters:
+            letters.put(payload=1)
+            modes = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "folder").iterdir()}
+            assert modes == {f"x.db{ending}": 0o600 for ending in ("", "-shm", "-wal", "-reserve")}
+            assert letters.depth() == 1
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="folders cannot be locked here")
+def test_one_process_makes_the_file_while_others_wait(tmp_path):
+    import fcntl
+
+    handle = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    store = SqliteStore(str(tmp_path / "x.db"), patience=0.01)
+    with pytest.raises(StoreTrouble, match="another process has kept it locked for too long"):
+        add(store)
+    os.close(handle)
+    add(store)
+    assert store.depths() == {"default": (1, 0)}
+    store.close()
+
+
+def test_a_file_that_another_process_makes_in_the_last_moment_is_taken(tmp_path, monkeypatch):
+    path = str(tmp_path / "x.db")
+    real = _letters_file._locked_folder
+
+    def locked(folder):
+        handle = real(folder)
+        (tmp_path / "x.db").touch()
+        (tmp_path / "x.db-wal").write_bytes(b"live")
+        return handle
+
+    monkeypatch.setattr(_letters_file, "_locked_folder", locked)
+    _letters_file.make(path)
+    assert (tmp_path / "x.db-wal").read_bytes() == b"live"
+
+
+def test_a_file_that_cannot_be_laid_out_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(_letters_file, "STEPS", (("CREATE NONSENSE",),))
+    with pytest.raises(StoreTrouble, match="syntax error"):
+        DeadLetters(tmp_path / "x.db").put()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_moved_in_the_middle_of_a_put_is_made_anew_and_the_letter_is_in_it(letters, tmp_path):
+    """The log that is opened by its name may be that of another file by then."""
+    file, moves = tmp_path / "letters.db", []
+    kept = _letters_sqlite._kept
+
+    def moved(connection, letter, now):
+        if not moves:
+            moves.append(file.rename(tmp_path / "old.db"))
+            connection.execute("SELECT nonsense FROM nowhere")
+        return kept(connection, letter, now)
+
+    letters.put(payload="before")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_letters_sqlite, "_kept", moved)
+        letters.put(payload="new")
+    assert [letter.payload for letter in letters] == ["new"]
+    with DeadLetters(tmp_path / "old.db") as old:
+        assert [letter.payload for letter in old] == ["before"]
+
+
+def test_a_file_that_is_moved_while_it_is_opened_is_not_used(letters, tmp_path, monkeypatch):
+    letters.put(payload="before")
+    letters.close()
+    layout, moves = _letters_file._layout, []
+
+    def moved(connection, path):
+        if not moves:
+            moves.append((tmp_path / "letters.db").rename(tmp_path / "old.db"))
+        return layout(connection, path)
+
+    monkeypatch.setattr(_letters_file, "_layout", moved)
+    letters.put(payload="new")
+    assert [letter.payload for letter in letters] == ["new"]
+
+
+def test_where_folders_cannot_be_locked_the_file_is_made_without(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(handle, operation):
+        raise OSError(95, "Operation not supported")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", refuse)
+        with DeadLetters(tmp_path / "x.db") as letters:
+            letters.put()
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with DeadLetters(tmp_path / "y.db") as letters:
+        letters.put()
+
+
 def test_a_closed_store_opens_again_when_it_is_asked(letters):
     letters.put()
     letters.close()
@@ -1219,10 +1562,8 @@ def test_a_closed_store_opens_again_when_it_is_asked(letters):
 
 
 def test_a_put_from_within_a_put_is_refused_rather_than_waiting_for_itself(letters):
-    with (
-        _letters_sqlite._one_at_a_time,
-        pytest.raises(StoreTrouble, match="being written in this very thread"),
-    ):
+    assert isinstance(letters.store, SqliteStore)
+    with letters.store._turn, pytest.raises(StoreTrouble, match="being written in this very thread"):
         letters.put()
     letters.put()
 
@@ -1245,10 +1586,31 @@ def test_before_a_fork_every_connection_is_closed(letters):
     letters.put()
     connection = letters.store._connection
     _letters_sqlite._before_fork()
-    _letters_sqlite._one_at_a_time.release()
+    _letters_sqlite._after_fork()
     with pytest.raises(sqlite3.ProgrammingError):
         connection.execute("SELECT 1")
     assert letters.depth() == 1
+
+
+def test_a_forked_child_waits_for_no_thread_of_its_parent(letters):
+    assert isinstance(letters.store, SqliteStore)
+    turn = letters.store._turn
+    holding, over = threading.Event(), threading.Event()
+
+    def wait_for_the_file():
+        with turn:
+            holding.set()
+            over.wait(5)
+
+    thread = threading.Thread(target=wait_for_the_file)
+    thread.start()
+    holding.wait(5)
+    _letters_sqlite._before_fork()
+    _letters_sqlite._after_fork_in_child()
+    with watchdog():
+        letters.put()
+    over.set()
+    thread.join()
 
 
 def test_a_connection_that_came_with_a_fork_nobody_told_of_is_left_alone(letters, monkeypatch):
@@ -1326,11 +1688,38 @@ def test_a_damaged_file_is_told(tmp_path):
     assert "it is damaged" in str(trouble(path))
 
 
-def test_a_row_that_cannot_be_read_is_told(letters):
-    letter = letters.put()
-    letters.store._connection.execute("UPDATE letters SET content = '{'")
-    with pytest.raises(StoreTrouble, match="JSONDecodeError"):
-        letters.get(letter.id)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "content = '{'",
+        "content = '[]'",
+        "content = 7",
+        "content = CAST(x'7bff' AS TEXT)",
+        "leased_until = -1e999",
+    ],
+)
+def test_a_letter_that_cannot_be_read_is_skipped_and_named(letters, damage, caplog):
+    """One damaged letter used to fail every list and every replay of its queue."""
+    first, broken, last = (letters.put(payload=payload, idempotency_key=payload) for payload in "abc")
+    damage = damage.replace("-1e999", "1e300")
+    letters.store._connection.execute(f"UPDATE letters SET {damage} WHERE id = ?", (broken.id,))
+    assert [letter.id for letter in letters] == [first.id, broken.id, last.id]
+    stand_in = letters.get(broken.id)
+    assert isinstance(stand_in, UnreadableLetter)
+    assert (stand_in.idempotency_key, stand_in.payload, stand_in.replayable) == ("b", None, False)
+    assert stand_in.replay_instructions.startswith(f"dead letter {broken.id} cannot be read (")
+    assert f"dead letter {broken.id} cannot be read" in caplog.text
+    letters.store._connection.execute("UPDATE letters SET leased_until = 0")
+    if "content" in damage:
+        assert letters.replay(print_nothing, include_unreplayable=True) == Replayed(replayed=2, skipped=1)
+        assert [letter.state for letter in letters] == ["waiting"]
+    assert letters.discard(broken.id)
+
+
+def test_a_damaged_name_of_an_owner_hides_no_letter(letters):
+    letters.put()
+    letters.store._connection.execute("UPDATE letters SET last_replay_error = CAST(x'ff41' AS TEXT)")
+    assert [letter.last_replay_error for letter in letters] == ["\\xffA"]
 
 
 @pytest.mark.parametrize(
@@ -1384,8 +1773,6 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path, path):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a directory that nobody may write to")
 def test_a_directory_that_nobody_may_write_to_is_told():
-    from pathlib import Path
-
     assert "see to its directory and the permissions" in str(trouble(Path("/proc/letters.db")))
 
 
@@ -1401,6 +1788,243 @@ def test_a_full_disk_is_told_and_what_was_there_stays(tmp_path):
         assert len(list(letters)) == count
 
 
+# A full disk
+
+
+def full():
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorname = "SQLITE_FULL"
+    return error
+
+
+@pytest.fixture
+def without_room(letters, monkeypatch):
+    """A disk on which a write finds no room until the reserve is given up; counts what happened."""
+    happened = []
+    transact = SqliteStore._transact
+    reserve = Path(letters.store.name + "-reserve")
+
+    def limited(self, work, begin):
+        if begin == "BEGIN IMMEDIATE" and reserve.exists():
+            happened.append("full")
+            raise full()
+        return transact(self, work, begin)
+
+    for payload in "abc":
+        letters.put(payload=payload)
+    monkeypatch.setattr(SqliteStore, "_transact", limited)
+    return happened
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_on_a_full_disk_letters_are_refused_and_those_that_are_there_can_be_replayed(
+    letters, without_room, asynchronous
+):
+    with pytest.raises(StoreTrouble, match="the disk is full: make room"):
+        asyncio.run(letters.aput()) if asynchronous else letters.put()
+    if asynchronous:
+        assert asyncio.run(letters.areplay(print_nothing)) == Replayed(replayed=3)
+    else:
+        assert letters.replay(print_nothing) == Replayed(replayed=3)
+    assert without_room == ["full", "full"]
+
+
+def test_on_a_full_disk_letters_can_be_discarded_and_purged(letters, without_room, clock):
+    (first, *_) = letters
+    assert letters.discard(first.id)
+    clock.advance(1)
+    assert letters.purge(older_than=0) == 2
+    assert without_room == ["full"]
+    letters.put()
+
+
+def test_a_purge_on_a_full_disk_goes_in_small_steps(letters, clock, monkeypatch):
+    for _ in range(20):
+        letters.put(payload="x" * 10_000)
+    clock.advance(1)
+    drop, steps = _letters_sqlite._drop_some, []
+
+    def limited(connection, *, size, **fields):
+        steps.append(size)
+        if size > 1 << 16:
+            raise full()
+        return drop(connection, size=size, **fields)
+
+    monkeypatch.setattr(_letters_sqlite, "_drop_some", limited)
+    assert letters.purge(older_than=0) == 20
+    assert steps == [1 << 20] * 2 + [1 << 16] * 4  # twice, with the reserve given up in between
+    assert letters.depth() == 0
+
+    def failing(connection, **fields):
+        raise full()
+
+    letters.put()
+    clock.advance(1)
+    monkeypatch.setattr(_letters_sqlite, "_drop_some", failing)
+    with pytest.raises(StoreTrouble, match="the disk is full"):
+        letters.purge(older_than=0)
+
+    def broken(connection, **fields):
+        raise sqlite3.OperationalError("other")
+
+    monkeypatch.setattr(_letters_sqlite, "_drop_some", broken)
+    with pytest.raises(StoreTrouble, match="other"):
+        letters.purge(older_than=0)
+
+
+def test_a_purge_of_many_lets_others_write_in_between(letters, clock):
+    for _ in range(40):
+        letters.put(payload="x" * 60_000)
+    clock.advance(1)
+    drop, depths = _letters_sqlite._drop_some, []
+
+    def watched(connection, **fields):
+        depths.append(connection.execute("SELECT depth FROM tallies").fetchone()[0])
+        return drop(connection, **fields)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_letters_sqlite, "_drop_some", watched)
+        assert letters.purge(older_than=0) == 40
+    assert len(depths) == 4
+    assert depths == sorted(depths, reverse=True)
+
+
+def test_a_full_disk_whose_reserve_was_used_up_is_told(letters, monkeypatch):
+    letter = letters.put()
+    Path(letters.store.name + "-reserve").unlink()
+
+    def write(self, work):
+        raise StoreTrouble("full", where="x") from full()
+
+    monkeypatch.setattr(SqliteStore, "_write", write)
+    with pytest.raises(StoreTrouble, match="full"):
+        letters.discard(letter.id)
+
+
+@pytest.mark.parametrize("trouble", ["little room", "no room", "short of room"])
+def test_a_reserve_is_kept_only_where_there_is_room(tmp_path, monkeypatch, trouble):
+    def write(handle, content):
+        if trouble == "no room":
+            raise OSError(28, "No space left on device")
+        return len(content) - 1
+
+    if trouble == "little room":
+        monkeypatch.setattr(_letters_file, "_PLENTY", 1 << 60)
+    else:
+        monkeypatch.setattr(os, "write", write)
+    with DeadLetters(tmp_path / "x.db") as letters:
+        letters.put()
+    assert not (tmp_path / "x.db-reserve").exists()
+
+
+def test_where_the_room_on_a_disk_is_not_known_it_is_not_scarce(tmp_path, monkeypatch):
+    assert not _letters_file.is_scarce(str(tmp_path / "nowhere"))
+    monkeypatch.delattr(os, "statvfs")
+    assert not _letters_file.is_scarce(str(tmp_path))
+
+
+# A locked file
+
+
+@pytest.fixture
+def locked(tmp_path):
+    """A file that another connection keeps locked."""
+    path = tmp_path / "locked.db"
+    with DeadLetters(path) as letters:
+        letters.put(payload="first")
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        yield letters
+        other.close()
+
+
+def seconds(function):
+    began = time.monotonic()
+    function()
+    return time.monotonic() - began
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_locked_file_stalls_no_other_file_and_no_fork(locked, letters):
+    """A lock for the whole process was held meanwhile: another file and os.fork() waited for 30 s."""
+    letters.put()
+    store = SqliteStore(locked.store.name, patience=0.4)
+    errors = []
+
+    def put():
+        try:
+            add(store)
+        except StoreTrouble as error:
+            errors.append(error)
+
+    waiting = [threading.Thread(target=put) for _ in range(4)]
+    took = seconds(lambda: run_beside(waiting, lambda: (letters.put(), forked(letters.put))))
+    assert len(errors) == 4
+    assert took < 0.4 * 3  # and not one after the other
+    assert letters.depth() == 3
+
+
+def run_beside(threads, work):
+    for thread in threads:
+        thread.start()
+    assert seconds(work) < 0.3
+    assert all(thread.is_alive() for thread in threads)
+    for thread in threads:
+        thread.join()
+
+
+def forked(work):
+    child = os.fork()
+    if not child:
+        work()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_where_a_test_has_stopped_the_clock_a_locked_file_is_not_waited_for_for_ever(locked, monkeypatch):
+    store = SqliteStore(locked.store.name, patience=0.03)
+    monkeypatch.setattr(time, "monotonic", lambda: 50.0)
+    with watchdog(), pytest.raises(StoreTrouble, match="another process has kept it locked"):
+        add(store)
+
+
+def test_reading_does_not_wait_for_a_writer(locked):
+    assert seconds(lambda: list(locked)) < 1.0
+
+
+def test_a_put_by_hand_within_a_call_takes_no_more_time_than_the_call_has(locked, monkeypatch):
+    monkeypatch.setattr(context, "BEYOND", 0.01)
+
+    def put():
+        with pytest.raises(StoreTrouble, match="another process has kept it locked"):
+            locked.put()
+
+    assert 0.04 < seconds(lambda: Policy(deadline=0.05).call(put)) < 1.0
+
+
+def test_many_async_puts_wait_together_and_not_one_after_the_other(locked, monkeypatch):
+    """There are fewer threads than puts: those that wait for a thread wait for the file meanwhile."""
+    monkeypatch.setattr(deadletter, "PATIENCE", 0.1)
+    ticks = []
+
+    async def tick():
+        while True:
+            ticks.append(time.monotonic())
+            await asyncio.sleep(0.005)
+
+    async def main():
+        ticker = asyncio.create_task(tick())
+        outcomes = await asyncio.gather(*[locked.aput() for _ in range(64)], return_exceptions=True)
+        ticker.cancel()
+        return outcomes
+
+    began = time.monotonic()
+    outcomes = asyncio.run(main())
+    assert [type(outcome) for outcome in outcomes] == [StoreTrouble] * 64
+    assert 0.1 <= time.monotonic() - began < 1.0
+    assert len(ticks) > 5
+
+
 def test_a_file_that_stays_locked_is_told(tmp_path):
     store = SqliteStore(str(tmp_path / "x.db"), patience=0.01)
     add(store)
@@ -1414,33 +2038,26 @@ def test_a_file_that_stays_locked_is_told(tmp_path):
     store.close()
 
 
-def test_the_switch_to_write_ahead_logging_waits_for_its_turn(tmp_path, monkeypatch):
-    def locked():
-        error = sqlite3.OperationalError("database is locked")
-        error.sqlite_errorname = "SQLITE_BUSY"
-        return error
-
-    class Busy:
-        def __init__(self, *errors):
-            self.errors = list(errors)
-
-        def execute(self, statement):
-            if self.errors:
-                raise self.errors.pop()
-            return self
-
-        def fetchone(self):
-            return ("wal",)
-
-    _letters_file._write_ahead(Busy(locked(), locked()), 5.0)
-    with pytest.raises(sqlite3.OperationalError, match="locked"):
-        _letters_file._write_ahead(Busy(locked()), 0.0)
-    with pytest.raises(sqlite3.OperationalError, match="other"):
-        _letters_file._write_ahead(Busy(sqlite3.OperationalError("other")), 5.0)
+def test_a_file_that_is_locked_while_it_is_opened_is_waited_for(tmp_path, monkeypatch):
+    path = str(tmp_path / "x.db")
+    busy = [BlockingIOError("the folder is locked")] * 2
+    real = _letters_file._locked_folder
+    monkeypatch.setattr(
+        _letters_file, "_locked_folder", lambda folder: raises(busy.pop()) if busy else real(folder)
+    )
+    with DeadLetters(path) as letters:
+        letters.put()
+        assert letters.depth() == 1
 
 
-def test_a_python_without_sqlite_is_told(tmp_path, monkeypatch):
+def raises(error):
+    raise error
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_a_python_without_sqlite_is_told(tmp_path, monkeypatch, prepared):
     monkeypatch.setitem(sys.modules, "sqlite3", None)
+    monkeypatch.setattr(_letters, "_prepared", [sys] if prepared else [])
     with pytest.raises(StoreTrouble, match="see to the cause"):
         DeadLetters(tmp_path / "x.db").put()
 

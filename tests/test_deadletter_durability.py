@@ -27,7 +27,7 @@ ROUNDS = 100 if os.environ.get("REDOUBLE_LONG") else 5
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the programs of these tests need POSIX")
 
 
-def start(code, *args):
+def start(code, *args, **pipes):
     """A program in a process of its own, with this redouble."""
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *map(str, args)],
@@ -35,6 +35,7 @@ def start(code, *args):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        **pipes,
     )
 
 
@@ -211,6 +212,78 @@ def test_a_replayer_that_is_killed_in_its_handler_leaves_the_letter_to_be_replay
     check_file(path)
 
 
+DEADLY = """
+    import asyncio, os, signal, sys, time
+    from redouble.deadletter import DeadLetters
+
+    def handler(letter):
+        if letter.payload == "deadly":
+            {"kill": lambda: os.kill(os.getpid(), signal.SIGKILL), "_exit": lambda: os._exit(3), "exit": sys.exit}[sys.argv[2]]()
+        print(letter.payload, flush=True)
+
+    letters = DeadLetters(sys.argv[1])
+    while letters.list(state="leased"):
+        time.sleep(0.005)
+    if sys.argv[3] == "sync":
+        print(letters.replay(handler, lease=0.05, park_after=3).parked)
+    else:
+        print(asyncio.run(letters.areplay(handler, lease=0.05, park_after=3)).parked)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+@pytest.mark.parametrize("way", ["kill", "_exit", "exit"])
+def test_a_letter_that_kills_its_process_is_parked_and_blocks_no_other(tmp_path, way, flavour):
+    """It was never counted: every worker died of it, and nothing behind it was replayed."""
+    path = tmp_path / "letters.db"
+    with DeadLetters(path) as letters:
+        for payload in ("deadly", "behind"):
+            letters.put(payload=payload)
+    seen = []
+    for _ in range(3):
+        process = start(DEADLY, path, way, flavour)
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == {"kill": -signal.SIGKILL, "_exit": 3, "exit": 0}[way]
+        seen += output.split()
+    parked = 0 if way == "exit" else 1  # by the process that has ended itself for the third time
+    assert (seen, run(DEADLY, path, way, flavour)) == ([], sorted([str(parked), "behind"], reverse=True))
+    with DeadLetters(path) as letters:
+        (letter,) = letters
+        assert (letter.payload, letter.state, letter.replays) == ("deadly", "parked", 3)
+    check_file(path)
+
+
+STOPPED = """
+    import sys
+    from redouble.deadletter import DeadLetters
+
+    def handler(letter):
+        print("in", flush=True)
+        sys.stdin.readline()
+
+    print(DeadLetters(sys.argv[1]).replay(handler, lease=0.3), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_of_a_stopped_replayer_and_the_one_that_took_over_only_the_holder_of_the_claim_counts(tmp_path):
+    path = tmp_path / "letters.db"
+    with DeadLetters(path) as letters:
+        letters.put(payload=1)
+        process = start(STOPPED, path, stdin=subprocess.PIPE)
+        assert process.stdout.readline() == "in\n"
+        process.send_signal(signal.SIGSTOP)
+        while letters.list(state="leased"):
+            time.sleep(0.01)
+        seen = []
+        assert letters.replay(lambda letter: seen.append(letter.replays)) == Replayed(replayed=1)
+        assert seen == [2]
+        process.send_signal(signal.SIGCONT)
+        output, _ = process.communicate("go\n", timeout=60)
+        assert output == "Replayed(replayed=0, failed=0, parked=0, skipped=1)\n"
+
+
 INTERRUPTED = """
     import os, signal, sys, time
     from redouble.deadletter import DeadLetters
@@ -284,6 +357,142 @@ def test_a_fork_in_the_middle_of_puts_harms_neither_side(tmp_path):
     check_file(path)
 
 
+FORK_IN_IMPORT = """
+    import os, sys, threading, time, warnings
+    from redouble.deadletter import DeadLetters
+
+    warnings.simplefilter("ignore", DeprecationWarning)
+    letters = DeadLetters(sys.argv[1])
+    importing = threading.Event()
+
+    class Slow:
+        def find_spec(self, name, path=None, target=None):
+            if name == sys.argv[2]:
+                importing.set()
+                time.sleep(0.1)
+
+    def put(payload):
+        letters.put(payload=payload, error=ValueError("x"))
+        letters.replay(lambda letter: 1 / 0, limit=1)
+
+    sys.meta_path.insert(0, Slow())
+    thread = threading.Thread(target=put, args=("thread",))
+    thread.start()
+    assert importing.wait(5)
+    child = os.fork()
+    if not child:
+        put("child")
+        os._exit(0)
+    end = time.monotonic() + 20
+    while not os.waitpid(child, os.WNOHANG)[0]:
+        if time.monotonic() > end:
+            os.kill(child, 9)
+            sys.exit("the child hangs")
+        time.sleep(0.01)
+    thread.join()
+    print(letters.depth())
+    letters.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["sqlite3", "json", "datetime", "traceback", "tokenize", "socket"])
+def test_a_fork_during_the_first_put_leaves_the_child_waiting_for_nothing(tmp_path, module):
+    """The child waited for a thread of the parent to end its import."""
+    assert run(FORK_IN_IMPORT, tmp_path / "letters.db", module) == ["2"]
+
+
+IMPORTS = """
+    import asyncio, sys
+    from redouble import Policy
+    from redouble.deadletter import DeadLetters
+    from redouble._letters import prepare
+
+    def fail():
+        raise TimeoutError("slow")
+
+    prepare()
+    before = set(sys.modules)
+    letters = DeadLetters(sys.argv[1])
+    try:
+        Policy(attempts=1, dead_letters=letters, payload=lambda: {"a": [b"x", "y" * 9999]}).call(fail)
+    except TimeoutError as error:
+        letters.put(error=error, idempotency_key="k" * 1000, first_attempt_at=1.0)
+    letters.list()
+    letters.close()
+    print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_a_put_imports_nothing_that_was_not_imported_under_the_lock_that_forks_wait_for(tmp_path):
+    assert run(IMPORTS, tmp_path / "letters.db") == []
+
+
+KILLED_WITH_A_LOG = """
+    import os, signal, sys
+    from redouble.deadletter import DeadLetters
+    letters = DeadLetters(sys.argv[1])
+    letters.put(payload="in the log")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_a_file_that_is_moved_after_a_kill_leaves_its_log_where_it_can_be_found(tmp_path):
+    path, moved = tmp_path / "letters.db", tmp_path / "moved.db"
+    process = start(KILLED_WITH_A_LOG, path)
+    process.communicate(timeout=60)
+    path.rename(moved)
+    with DeadLetters(path) as letters:
+        letters.put(payload="new")
+        assert letters.depth() == 1
+    (log,) = [file for file in tmp_path.iterdir() if file.name.startswith("letters.db-wal-")]
+    log.rename(tmp_path / "moved.db-wal")
+    with DeadLetters(moved) as letters:
+        assert [letter.payload for letter in letters] == ["in the log"]
+    check_file(moved)
+
+
+MOVER = """
+    import itertools, os, sys, time
+    from redouble.deadletter import DeadLetters
+
+    letters = DeadLetters(sys.argv[1])
+    end = time.monotonic() + float(sys.argv[2])
+    ids = []
+    while time.monotonic() < end:
+        ids.append(letters.put(payload="x" * 3000).id)
+    letters.close()
+    print(*ids)
+"""
+
+
+@pytest.mark.slow
+def test_a_file_that_is_moved_again_and_again_under_four_writers_loses_no_letter(tmp_path):
+    path = tmp_path / "letters.db"
+    writers = [start(MOVER, path, 2.0) for _ in range(4)]
+    moved = []
+    while any(writer.poll() is None for writer in writers) and len(moved) < 12:
+        time.sleep(0.15)
+        if path.exists():
+            moved.append(tmp_path / f"moved-{len(moved)}.db")
+            path.rename(moved[-1])
+    put, there = set(), set()
+    for writer in writers:
+        output, noise = writer.communicate(timeout=120)
+        assert writer.returncode == 0, noise
+        # Where one was about to write.
+        assert all("Its log is kept as" in line for line in noise.splitlines())
+        put |= set(output.split())
+    for file in [path, *moved]:
+        if file.exists():
+            with DeadLetters(file) as letters:
+                there |= {letter.id for letter in letters}
+            check_file(file)
+    assert len(put) > 20
+    assert put <= there
+
+
 FULL = """
     import resource, signal, sys
     from redouble.deadletter import DeadLetters, StoreTrouble
@@ -313,6 +522,129 @@ def test_a_disk_that_fills_up_is_told_and_what_was_put_stays(tmp_path):
         assert letters.depth() == int(count) > 1
         letters.put()
     check_file(path)
+
+
+PURGED = """
+    import os, resource, signal, sys
+    from redouble.deadletter import DeadLetters, StoreTrouble
+
+    letters, how = DeadLetters(sys.argv[1]), sys.argv[2]
+    letters.put()
+    if how == "limit":
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+    count = 1
+    try:
+        while True:
+            letters.put(payload=f"{count:09}" * int(sys.argv[3]))
+            count += 1
+    except StoreTrouble as trouble:
+        assert "disk" in str(trouble), trouble
+    if how == "reopened":
+        letters.close()
+        with open(os.path.dirname(sys.argv[1]) + "/last", "wb", 0) as last:
+            try:
+                while last.write(b"x"):
+                    pass
+            except OSError:
+                pass
+    assert letters.depth() == count
+    assert letters.replay(lambda letter: None, limit=2).replayed == 2
+    print(letters.purge(older_than=0) == count - 2)
+    letters.put(payload="x" * 9000)
+    letters.close()
+"""
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 16 MB, where this may be mounted."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [100, 2000, 6000])
+@pytest.mark.parametrize("how", ["open", "reopened"])
+def test_letters_can_be_replayed_and_purged_on_a_disk_without_a_byte_left(small_disk, how, size):
+    assert run(PURGED, small_disk / "letters.db", how, size) == ["True"]
+    check_file(small_disk / "letters.db")
+
+
+@pytest.mark.slow
+def test_letters_can_be_purged_where_no_file_may_grow(tmp_path):
+    assert run(PURGED, tmp_path / "letters.db", "limit", 100) == ["True"]
+    check_file(tmp_path / "letters.db")
+
+
+STALLED = """
+    import asyncio, logging, os, sys, threading, time
+    from redouble import Policy
+    from redouble.deadletter import DeadLetters
+
+    logging.disable(logging.CRITICAL)
+    letters, healthy = DeadLetters(sys.argv[1]), DeadLetters(sys.argv[1] + ".healthy")
+    policy = Policy(attempts=1, deadline=1.0, dead_letters=letters)
+    took = []
+
+    def fail():
+        raise TimeoutError("slow")
+
+    async def fail_async():
+        raise TimeoutError("slow")
+
+    def work():
+        began = time.monotonic()
+        try:
+            policy.call(fail)
+        except TimeoutError:
+            took.append(time.monotonic() - began)
+
+    async def work_async():
+        began = time.monotonic()
+        try:
+            await policy.call(fail_async)
+        except TimeoutError:
+            return time.monotonic() - began
+
+    async def main():
+        return await asyncio.gather(*[work_async() for _ in range(int(sys.argv[2]))])
+
+    healthy.put()
+    threads = [threading.Thread(target=work) for _ in range(int(sys.argv[2]))]
+    for thread in threads:
+        thread.start()
+    began = time.monotonic()
+    healthy.put()
+    other = time.monotonic() - began
+    for thread in threads:
+        thread.join()
+    print(max(took), max(asyncio.run(main())), other)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 4, 64])
+def test_a_locked_file_costs_failing_calls_one_second_beyond_their_deadline(tmp_path, count):
+    path = tmp_path / "letters.db"
+    with DeadLetters(path) as letters:
+        letters.put()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    in_threads, in_tasks, healthy = map(float, run(STALLED, path, count))
+    other.close()
+    print(
+        f"longest stall of {count} calls: threads {in_threads:.2f} s, tasks {in_tasks:.2f} s, other file {healthy:.3f} s"
+    )
+    assert max(in_threads, in_tasks) < 2.0 + 1.0  # a loaded machine is slow
+    assert healthy < 1.0
 
 
 SLOW = """

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+import threading
 
 import pytest
 
-from redouble import _letters_redis
-from redouble._letters import Added, Limits, iso, written
+from redouble import Policy, _letters_redis, context
+from redouble._letters import Added, Limits, UnreadableLetter, iso, written
 from redouble.deadletter import DeadLetter, DeadLetters, RedisLetters, StoreTrouble
 
 NOW = 1_700_000_000.0
@@ -113,7 +114,7 @@ def test_ids_are_sent_as_bytes_and_other_texts_in_ascii_so_that_the_encoding_of_
     assert json.loads(fresh)["size"] == len(written(letter).encode())
     assert rest == ["1700000000.0", b"", b"", b"", "1000"]
     letters.release("01", owner="ö", error="ß", park=True)
-    assert arguments(letters) == (b"01", b"\\xf6", "1", b"\\xdf", "1")
+    assert arguments(letters) == (b"01", b"\\xf6", "1", b"\\xdf", "1", "1")
 
 
 def test_limits_are_sent_as_they_are_and_none_as_nothing():
@@ -124,10 +125,12 @@ def test_limits_are_sent_as_they_are_and_none_as_nothing():
     assert arguments(letters)[4:7] == (b"", b"", b"")
 
 
-def test_a_release_without_an_error_counts_no_replay():
-    letters = store(1)
+def test_a_release_says_whether_the_claim_counts():
+    letters = store(1, 1)
     assert letters.release("01", owner="me")
-    assert arguments(letters) == (b"01", b"me", "0", b"", "0")
+    assert arguments(letters) == (b"01", b"me", "0", b"", "0", "1")
+    assert letters.release("01", owner="me", count=False)
+    assert arguments(letters) == (b"01", b"me", "0", b"", "0", "0")
 
 
 def test_leases_are_told_with_their_owner():
@@ -294,10 +297,62 @@ def test_every_method_tells_its_trouble():
     assert len(letters.client.asked) == len(uses)
 
 
-@pytest.mark.parametrize("answer", [[b"{", b"{}"], [life(), b"{"], [b"{}", b"{}"], b"?", 7])
+@pytest.mark.parametrize("answer", [[b"{", b"{}"], [b"{}", b"{}"], b"?", 7])
 def test_an_answer_that_makes_no_sense_is_trouble_too(answer):
     with pytest.raises(StoreTrouble, match="see to the cause"):
         store(answer).get("01", now=NOW)
+
+
+@pytest.mark.parametrize(
+    "answer", [[life(), b"{"], [life(), b"[]"], [life(), None], [life(leased_until="1e300"), content()], [b'{"id": "01"}', content()]]
+)  # fmt: skip
+def test_a_damaged_letter_is_named_and_hides_no_other(answer, caplog):
+    letters = store([b"", *answer, life(id="02"), content(payload=2)])
+    broken, sound = letters.list("default", now=NOW, state=None, limit=9, after="")
+    assert isinstance(broken, UnreadableLetter)
+    assert (broken.id, broken.replayable, broken.state) == ("01", False, "waiting")
+    assert broken.replay_instructions.startswith("dead letter 01 cannot be read (")
+    assert (sound.id, sound.payload) == ("02", 2)
+    assert "dead letter 01 cannot be read" in caplog.text
+
+
+# Time
+
+
+def test_a_server_costs_a_call_no_more_time_than_it_has(monkeypatch):
+    monkeypatch.setattr(context, "BEYOND", 0.01)
+    monkeypatch.setattr(_letters_redis, "_LATE", 2)
+    answered = threading.Event()
+
+    class Stopped(Client):
+        def evalsha(self, *words):
+            answered.wait(30)
+            return super().evalsha(*words)
+
+    letters = RedisLetters(Stopped(*[[b"depth a", b"1", b"parked a", b"0"]] * 3), "letters")
+    policy = Policy(attempts=1, deadline=0.01)
+    for why in ["no answer in the time that the call has"] * 2 + ["2 earlier requests have no answer yet"]:
+        with pytest.raises(StoreTrouble, match=f"{why}.*it may have been done or not"):
+            policy.call(letters.depths)
+    late = list(letters._late)
+    answered.set()
+    for thread in late:
+        thread.join()
+    assert policy.call(letters.depths) == {"a": (1, 0)}
+    assert letters._late == []
+
+
+def test_what_the_server_says_in_time_comes_out_also_where_time_is_limited(monkeypatch):
+    policy = Policy(attempts=1, deadline=60.0)
+    with pytest.raises(StoreTrouble, match="ConnectionError: no") as caught:
+        policy.call(store(ConnectionError("no")).depths)
+    assert isinstance(caught.value.__cause__, ConnectionError)
+
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert policy.call(store([]).depths) == {}
 
 
 def test_what_cannot_be_sent_is_trouble_and_nothing_was_sent():

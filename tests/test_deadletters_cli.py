@@ -317,6 +317,15 @@ def test_an_id_that_is_not_there_is_status_1(command, letters):
 # replay
 
 
+@pytest.mark.parametrize("by_id", [False, True])
+def test_a_letter_of_any_age_can_be_replayed_by_hand(command, path, handler, by_id):
+    with DeadLetters(path, ttl=None, clock=lambda: 1.0e9) as box:
+        old = box.put()
+    which = ["--id", old.id] if by_id else []
+    status, out, _ = command("replay", handler("def handle(letter): pass"), *which)
+    assert (status, out) == (0, "1 replayed, 0 failed, 0 parked, 0 skipped\n")
+
+
 def test_a_replay_hands_out_the_letters_and_sums_up(command, letters, handler):
     letters.put(payload=1)
     letters.put(payload=2)

@@ -610,9 +610,9 @@ ORDER = [
 # loaded when they are asked for.
 LATE = {("policy", "_decorate"), ("policy", "_objections"), ("classify", "_requests")}
 # Nobody else imports late, but for the command line, which loads a command when it is asked for, for guards,
-# which are loaded when a policy has one, for the table of secrets, which is loaded when a text is masked, and for
-# the first failure.
-LATE_DOWNWARDS = {"__main__", "_config", "_guard_fields", "_sanitize", "_decide"}
+# which are loaded when a policy has one, for the table of secrets, which is loaded when a text is masked, for the
+# first failure, and for letters, which load both ahead of a fork.
+LATE_DOWNWARDS = {"__main__", "_config", "_guard_fields", "_sanitize", "_decide", "_letters"}
 
 
 def is_type_checking(node):

@@ -774,7 +774,6 @@ REAL = {
     "_threads.py",
     "_child.py",
     "_demo.py",
-    "_letters_file.py",
     "_letters_replaying.py",
     "testing/_clock.py",
 }

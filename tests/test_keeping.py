@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
+import sqlite3
+import threading
+import time
 
 import pytest
 
@@ -15,6 +18,8 @@ from redouble import (
     Policy,
     ResultRejected,
     Rule,
+    _keeping,
+    context,
     current_attempt,
     retrying,
 )
@@ -328,6 +333,124 @@ def test_a_replay_runs_under_the_key_of_the_letter_also_in_the_function_it_was_k
     assert done.replayed == 1
     assert sent == [(key, key), (key, key)]
     assert letters.depth() == 0
+
+
+def replayed(flavour, letters, handler):
+    """A replay whose handler calls what is async where the flavour is."""
+    if not flavour.is_async:
+        return letters.replay(handler)
+
+    async def awaiting(letter):
+        for coroutine in handler(letter):
+            await coroutine
+
+    return asyncio.run(letters.areplay(awaiting))
+
+
+def sender(flavour, policy, sent):
+    def send(order, **fields):
+        sent.append((order, outgoing_headers()["Idempotency-Key"]))
+
+    return policy(flavour.function(send))
+
+
+def test_two_payments_of_one_batch_are_not_sent_under_the_key_of_the_batch(flavour, policy, letters):
+    """The name in front was enough: the server took the second payment for a repetition of the first."""
+    sent = []
+    letters.put(payload=["o1", "o2"], function="pay", idempotency_key="pay:batch-7")
+    for key in (lambda order: order, True):
+        pay = sender(flavour, policy.replace(idempotency_key=key), sent)
+        letters.put(idempotency_key="pay:batch-7", payload=["o1", "o2"])
+
+        def each(letter, pay=pay):
+            return [pay(order) for order in letter.payload]
+
+        assert replayed(flavour, letters, each).replayed == 1
+    assert sent[:2] == [("o1", "pay:o1"), ("o2", "pay:o2")]
+    assert len({key for _, key in sent}) == 4
+    assert all(key.startswith("pay:") and "batch" not in key for _, key in sent)
+
+
+def test_a_random_key_stands_in_for_the_one_call_that_it_was_made_for(flavour, policy, letters):
+    sent = []
+    key = "pay:7e8b3f1e-0c57-4b7e-9f0e-2f1d7f3a5a11"
+    letters.put(payload="o1", idempotency_key=key)
+    pay = sender(flavour, policy.replace(idempotency_key=True), sent)
+    replayed(flavour, letters, lambda letter: [pay("o1"), pay("o2"), pay("o1"), pay("o1", gift=True)])
+    keys = [key for _, key in sent]
+    assert keys[0] == keys[2] == key
+    assert len(set(keys)) == 3
+
+
+@pytest.mark.parametrize("order", ["a b", "a%20b", "100%", "%2520", "é%"])
+def test_a_key_is_the_same_in_a_replay_and_no_other_order_has_it(flavour, policy, letters, order):
+    """ "a b" and "a%20b" had one key."""
+    sent = []
+    failing = [TimeoutError("slow"), None]
+
+    def send(order):
+        sent.append(outgoing_headers()["Idempotency-Key"])
+        if error := failing.pop(0):
+            raise error
+
+    keyed = policy.replace(idempotency_key=lambda order: order, payload=lambda order: order, attempts=1)
+    pay = keyed(flavour.function(send))
+    with pytest.raises(TimeoutError):
+        flavour.run(pay, order)
+    assert the(letters).idempotency_key == sent[0]
+    seen = []
+
+    def again(letter):
+        seen.append(current_attempt().idempotency_key)
+        return [pay(letter.payload)]
+
+    assert replayed(flavour, letters, again).replayed == 1
+    assert sent == [sent[0]] * 2
+    assert seen == [sent[0]]
+    orders = {"a b": "a%20b", "a%20b": "a%2520b", "100%": "100%25", "%2520": "%252520", "é%": "%C3%A9%25"}
+    assert sent[0] == f"pay:{orders[order]}"
+
+
+def locked(path):
+    with DeadLetters(path) as letters:
+        letters.put()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    return other
+
+
+@pytest.mark.parametrize(
+    ("fields", "least", "most"), [({"deadline": 0.1}, 0.1, 0.9), ({}, 0.2, 0.9)], ids=repr
+)
+def test_storing_takes_no_more_time_than_the_call_has_and_a_little(
+    flavour, tmp_path, monkeypatch, fields, least, most
+):
+    """With deadline=1.0 and a file locked by another process, calls ended after 30 s, and those behind them after 61 s."""
+    for name in (context, _keeping):
+        monkeypatch.setattr(name, "BEYOND", 0.05)
+    monkeypatch.setattr(_keeping, "_AT_MOST", 0.2)
+    other = locked(tmp_path / "x.db")
+    policy = Policy(attempts=1, dead_letters=DeadLetters(tmp_path / "x.db"), **fields)
+    errors, took = [], []
+
+    def work():
+        began = time.monotonic()
+        try:
+            flavour.call(policy, flavour.scripted(TimeoutError("slow")))
+        except TimeoutError as error:
+            errors.append(error)
+        took.append(time.monotonic() - began)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    other.close()
+    assert len(errors) == 8
+    assert least < min(took) <= max(took) < most
+    assert all("its dead letter could not be stored: StoreTrouble" in error.__notes__[0] for error in errors)
+    assert context.store_until.get() is None
 
 
 def test_a_replay_that_fails_again_does_not_keep_a_second_letter(policy, letters):

@@ -75,7 +75,7 @@ def test_the_files_beside_a_file_of_dead_letters_are_their_owners_alone_too(tmp_
         finally:
             os.umask(before)
         modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
-    assert modes == {"letters.db": 0o600, "letters.db-shm": 0o600, "letters.db-wal": 0o600}
+    assert modes == {f"letters.db{ending}": 0o600 for ending in ("", "-shm", "-wal", "-reserve")}
 
 
 @pytest.mark.skipif(os.name != "posix", reason="there are no modes here")

@@ -80,7 +80,7 @@ def test_a_lease_beyond_all_timers_is_kept_without_trouble(monkeypatch):
     failed = []
     monkeypatch.setattr(threading, "excepthook", failed.append)
     renewal = Renewal(object(), 1e12, time.time)
-    renewal.hold("letter", "owner")
+    renewal.hold("letter", "owner", time.time() + 1e12)
     renewal.stop()
     assert failed == []
 

@@ -14,7 +14,7 @@ from ._loops import time_limit
 from ._text import brief
 from ._time import sleep_of
 from ._trouble import report
-from .context import NUMBER, POLICY, RUNNING, current, shorter, time_left
+from .context import NUMBER, POLICY, RUNNING, current, leave, shorter, time_left
 from .errors import CircuitOpen
 from .events import Reason
 
@@ -180,12 +180,14 @@ async def failed(call: Call, failure: Exception | Refused) -> bool:
 async def keep(call: Call) -> None:
     """Writes a dead letter of a call that was given up on; trouble with that is not the call's."""
     letters: Any = call.policy.dead_letters
+    token = call.limit_storing()
     try:
         call.kept(await letters.aput(**call.letter()))
     except Exception as trouble:  # noqa: BLE001 - the store, or payload, which is the user's code
         call.unkept(trouble)
     finally:
         call.lost = None  # also where this was cancelled
+        leave(token)
 
 
 async def _afford(policy: Policy, wait: Wait) -> Wait | Stop:

@@ -6,16 +6,23 @@ import time
 
 from ._account import Account
 from ._callables import plain
+from ._numbers import INF
 from ._text import kind_of, one_line, shown
+from ._time import real_now
 from ._trouble import say
-from .context import replay_here
+from .context import BEYOND, replay_here, store_until
 from .events import DeadLettered, Reason, correlated, subscribed, tell, without
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from contextvars import Token
     from typing import Any
 
     from .classify import Verdict
+
+
+# Seconds that a call waits at most until its dead letter is stored, with a deadline or without.
+_AT_MOST = 5.0
 
 
 class Keeping(Account):
@@ -36,6 +43,11 @@ class Keeping(Account):
         self.lost = error
         self._code = str(reason if verdict is None else verdict.status or verdict.cause)
         self._once = self.why if reason is Reason.not_idempotent else ""
+
+    def limit_storing(self) -> Token[float | None]:
+        """Set how long the dead letter may take: what the call has left, and a little more."""
+        left = INF if self.ends is None else max(0.0, self.ends - self.clock())
+        return store_until.set(real_now() + min(left + BEYOND, _AT_MOST))
 
     def letter(self) -> dict[str, Any]:
         """What is kept of the call. Arguments only as the policy says."""

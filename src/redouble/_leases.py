@@ -22,8 +22,11 @@ class Renewal:
         self._now = now
         self._held: tuple[str, str] | None = None
         self._thread: Any = None
+        self.until = 0.0
+        """When the lease that was taken or renewed last is over."""
 
-    def hold(self, letter: str, owner: str) -> None:
+    def hold(self, letter: str, owner: str, until: float) -> None:
+        self.until = until
         self._held = letter, owner
         if self._thread is None:
             self._start()
@@ -48,7 +51,9 @@ class Renewal:
                 continue
             letter, owner = held
             try:
-                self._store.renew(letter, owner=owner, until=self._now() + self._lease)
+                until = self._now() + self._lease
+                if self._store.renew(letter, owner=owner, until=until) and self._held is held:
+                    self.until = until
             except Exception as error:  # noqa: BLE001 - the next time may be better
                 report(self._store, "the lease of a dead letter could not be renewed", error)
 

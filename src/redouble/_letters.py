@@ -7,15 +7,58 @@ put and replayed, whether it is parked, who has a lease on it and until when.
 
 from __future__ import annotations
 
+import os
+from itertools import count
+
+from ._guard import Lock
 from ._record import Record, assign
+from ._text import brief
+from ._trouble import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import ModuleType
     from typing import Any, Literal
 
     State = Literal["waiting", "leased", "parked"]
     Letters = list["DeadLetter"]
+
+# A child that is forked in the middle of an import waits for ever for the thread that was importing: it is
+# not there. So what is imported late is imported under a lock that a fork waits for.
+importing = Lock()
+_at_fork: Any = getattr(os, "register_at_fork", dict)
+_at_fork(before=importing.acquire, after_in_parent=importing.release, after_in_child=importing.release)
+_prepared: list[ModuleType] = []
+
+
+def prepare() -> None:
+    """Import, once, what letters need and what would slow down the import of redouble."""
+    if _prepared:
+        return
+    with importing:
+        import datetime
+        import hashlib
+        import json
+        import struct
+        import threading
+        import tokenize
+        import traceback
+
+        from . import _requests, _secret_table
+
+        found = [datetime, hashlib, json, struct, threading, tokenize, traceback, _requests, _secret_table]
+        try:
+            import sqlite3
+
+            found.append(sqlite3)
+            import fcntl
+
+            found.append(fcntl)
+        except ImportError:  # is told when a file is opened
+            pass
+        _prepared.extend(found)
+
 
 STATES = ("waiting", "leased", "parked")
 
@@ -33,7 +76,8 @@ class DeadLetter(Record):
 
     Times are ISO 8601 texts in UTC. ``payload`` is JSON with secrets masked and its length bounded, so it
     may be less than what was put; ``payload_masked`` says whether anything was masked. ``puts`` counts how
-    often its key was put; ``replays`` the replays that failed; ``last_replay_error`` says with what.
+    often its key was put; ``replays`` the replays that began and did not succeed, the running one included;
+    ``last_replay_error`` says with what one failed.
 
     >>> letter = DeadLetter(id="01J8ZQ4T3M0000000000000000", queue="bulk", payload={"order": 7}, attempts=4)
     >>> letter.payload, letter.state, letter.replayable
@@ -86,6 +130,12 @@ class DeadLetter(Record):
         return hash((self.id, self.puts))
 
 
+class UnreadableLetter(DeadLetter):
+    """Stand in for a letter that is damaged. ``replay_instructions`` say how; it is never replayed."""
+
+    __slots__ = ()
+
+
 _DEFAULTS: dict[str, Any] = {
     "id": "", "queue": "default", "enqueued_at": "", "payload_masked": False, "attempts": 1,
     "last_attempt_at": "", "dead_lettered_at": "", "replayable": True, "state": "waiting", "puts": 1,
@@ -112,17 +162,29 @@ def read(content: str | bytes, *, now: float, parked: bool, until: float, **fiel
     """
     import json
 
-    known: Mapping[str, Any] = json.loads(content)
-    leased = until > now
+    leased_by = fields.pop("leased_by", None)
+    try:
+        known: Mapping[str, Any] = json.loads(content)
+        content_of_it = {field: known.get(field, _DEFAULTS.get(field)) for field in CONTENT}
+        leased = until > now
+        leased_until = iso(until) if leased else None
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with it, the letters behind it are not
+        return _stand_in(error, parked=parked, fields=fields)
     life = {
         "state": "parked" if parked else "leased" if leased else "waiting",
-        "leased_by": fields.pop("leased_by", None) if leased else None,
-        "leased_until": iso(until) if leased else None,
+        "leased_by": leased_by if leased else None,
+        "leased_until": leased_until,
     }
-    fields.pop("leased_by", None)
-    return DeadLetter(
-        **{field: known.get(field, _DEFAULTS.get(field)) for field in CONTENT}, **fields, **life
+    return DeadLetter(**content_of_it, **fields, **life)
+
+
+def _stand_in(error: Exception, *, parked: bool, fields: Mapping[str, Any]) -> UnreadableLetter:
+    text = (
+        f"dead letter {fields.get('id')} cannot be read ({brief(error)}): mend it in the store, or discard it"
     )
+    say(text)
+    state = "parked" if parked else "waiting"
+    return UnreadableLetter(**fields, state=state, attempts=0, replayable=False, replay_instructions=text)
 
 
 def iso(seconds: float) -> str:
@@ -141,17 +203,23 @@ def iso(seconds: float) -> str:
 _DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
-def new_id(now: float) -> str:
-    """An id that is unique everywhere and sorts by time: a ULID, with microseconds before the randomness.
+# One after the other also where a clock stands still. Without a lock, which a fork could leave held.
+_numbers = count()
 
-    >>> len(new_id(0.0)), new_id(1.0) < new_id(1.000002) < new_id(2.0)
+
+def new_id(now: float) -> str:
+    """Return an id that is unique everywhere and sorts by time, and then in the order in which ids are made.
+
+    It has the form of a ULID: 48 bits of milliseconds, 10 of microseconds, 32 that count the ids of this
+    process, and 38 at random.
+
+    >>> len(new_id(0.0)), new_id(1.0) < new_id(1.0) < new_id(1.000002) < new_id(2.0)
     (26, True)
     """
-    import os
-
     milliseconds, microseconds = divmod(int(now * 1e6), 1000)
     value = (milliseconds & (1 << 48) - 1) << 10 | microseconds
-    value = value << 70 | int.from_bytes(os.urandom(9)) >> 2
+    value = value << 32 | next(_numbers) & (1 << 32) - 1
+    value = value << 38 | int.from_bytes(os.urandom(5)) >> 2
     return "".join([_DIGITS[value >> shift & 31] for shift in range(125, -1, -5)])
 
 
@@ -243,7 +311,8 @@ class Store:
     def claim(self, id: str, *, owner: str, now: float, until: float) -> DeadLetter | None:  # noqa: A002
         """Takes a lease on a letter that is waiting at ``now``, and gives it; ``None`` if it is not waiting.
 
-        ``owner`` is another for each claim, so nobody mistakes a later lease for their own.
+        ``owner`` is another for each claim, so nobody mistakes a later lease for their own. ``replays`` grows
+        by one with each claim, so that a replay which never ends is counted, too.
         """
         raise NotImplementedError
 
@@ -252,19 +321,27 @@ class Store:
         raise NotImplementedError
 
     def settle(self, letter: DeadLetter, *, owner: str) -> bool:
-        """Deletes a letter that was replayed, and says whether it did.
+        """Deletes a letter that was replayed; ``False`` if the last lease is not ``owner``'s.
 
-        Only while the last lease is ``owner``'s, over or not. If the letter was put again since it was
-        claimed (its ``puts`` are not those of ``letter``), it is not deleted: it has failed anew, and the
-        lease is given back.
+        If the letter was put again since it was claimed (its ``puts`` are not those of ``letter``), it is not
+        deleted: it has failed anew. The lease is given back, and the claim is not counted.
         """
         raise NotImplementedError
 
-    def release(self, id: str, *, owner: str, error: str | None = None, park: bool = False) -> bool:  # noqa: A002
+    def release(
+        self,
+        id: str,  # noqa: A002
+        *,
+        owner: str,
+        error: str | None = None,
+        park: bool = False,
+        count: bool = True,
+    ) -> bool:
         """Gives a lease back; ``False``, with nothing changed, if the last lease is not ``owner``'s.
 
-        With an ``error``, a replay has failed: ``replays`` grows by one and ``last_replay_error`` is set.
-        With ``park`` the letter is parked, so that it is not claimed any more.
+        With an ``error``, a replay has failed: ``last_replay_error`` is set. With ``park`` the letter is
+        parked, so that it is not claimed any more. Without ``count``, ``replays`` is what it was before the
+        claim: the letter was not replayed.
         """
         raise NotImplementedError
 

@@ -103,7 +103,11 @@ def _add_replay(command: Any) -> None:
     made.add_argument("--limit", type=number, metavar="N", help="hand out at most that many (all)")
     made.add_argument("--attempts", type=number, default=1, metavar="N", help="for each letter (1)")
     made.add_argument(
-        "--park-after", type=number, default=5, metavar="N", help="park after that many failed replays (5)"
+        "--park-after",
+        type=number,
+        default=5,
+        metavar="N",
+        help="park after that many replays without success (5)",
     )
     made.add_argument(
         "--lease",

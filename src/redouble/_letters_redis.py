@@ -14,19 +14,27 @@ from __future__ import annotations
 from . import _checks as check
 from . import _letters_scripts as scripts
 from ._callables import is_async
-from ._letters import ORIGIN, Added, Store, read, written
+from ._letters import ORIGIN, Added, Store, prepare, read, written
+from ._numbers import INF
 from ._redis import _is_unknown_script, packed, unpacked
 from ._text import brief, kind_of, shown
+from ._time import real_now
+from .context import storing_until
 from .errors import StoreTrouble
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from threading import Thread
     from typing import Any
 
     from ._letters import DeadLetter, Letters, Limits, State
 
 # How many letters a script looks at, or discards, at most: nobody else is served meanwhile.
 AT_ONCE = 1000
+
+# How many threads may be left waiting for a server that does not answer.
+_LATE = 8
 
 
 class RedisLetters(Store):
@@ -59,6 +67,7 @@ class RedisLetters(Store):
         self.name = f"Redis under {key!r}"
         self._keys = [f"{{{key}}}:{part}" for part in ("letters", "index", "tallies")]
         self._trouble_told = _TroubleTold(self.name)
+        self._late: list[Thread] = []
 
     def add(self, letter: DeadLetter, *, now: float, limits: Limits) -> Added:
         with self._trouble_told:
@@ -100,9 +109,17 @@ class RedisLetters(Store):
     def settle(self, letter: DeadLetter, *, owner: str) -> bool:
         return self._changes(scripts.SETTLE, letter.id, packed(owner), letter.puts)
 
-    def release(self, id: str, *, owner: str, error: str | None = None, park: bool = False) -> bool:  # noqa: A002
-        failed = int(error is not None)
-        return self._changes(scripts.RELEASE, id, packed(owner), failed, packed(error or ""), int(park))
+    def release(
+        self,
+        id: str,  # noqa: A002
+        *,
+        owner: str,
+        error: str | None = None,
+        park: bool = False,
+        count: bool = True,
+    ) -> bool:
+        words = int(error is not None), packed(error or ""), int(park), int(count)
+        return self._changes(scripts.RELEASE, id, packed(owner), *words)
 
     def unpark(self, id: str) -> bool:  # noqa: A002
         return self._changes(scripts.UNPARK, id)
@@ -137,13 +154,46 @@ class RedisLetters(Store):
             return int(self._run(script, *words)) > 0
 
     def _run(self, script: str, *words: Any) -> Any:
+        prepare()
         sent = [len(self._keys), *self._keys, *map(_word, words)]
         try:
-            return self.client.evalsha(_digest(script), *sent)
+            return self._ask(self.client.evalsha, _digest(script), *sent)
         except Exception as error:
             if not _is_unknown_script(error):
                 raise
-        return self.client.eval(scripts.COMMON + script, *sent)
+        return self._ask(self.client.eval, scripts.COMMON + script, *sent)
+
+    def _ask(self, command: Callable[..., Any], *words: Any) -> Any:
+        """Ask the server, in a thread where a call limits the time: the client may wait longer than that."""
+        left = storing_until(INF) - real_now()
+        if left == INF:
+            return command(*words)
+        import threading
+
+        self._late = [thread for thread in self._late if thread.is_alive()]
+        if len(self._late) >= _LATE:
+            raise TimeoutError(f"{len(self._late)} earlier requests have no answer yet")
+        answers: list[tuple[Any, BaseException | None]] = []
+
+        def ask() -> None:
+            try:
+                answers.append((command(*words), None))
+            except BaseException as error:  # noqa: BLE001 - is raised where it was asked
+                answers.append((None, error))
+
+        thread = threading.Thread(target=ask, name="redouble letters", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads, or the interpreter goes down: a letter is worth the wait
+            return command(*words)
+        thread.join(max(0.0, left))
+        if not answers:
+            self._late.append(thread)
+            raise TimeoutError("no answer in the time that the call has")
+        answer, error = answers.pop()
+        if error is not None:
+            raise error
+        return answer
 
 
 def _sync_client(client: Any) -> Any:
@@ -215,6 +265,9 @@ def _letter(parts: Any, now: float) -> DeadLetter:
 
     life, content = parts
     known = json.loads(life)
+    if "put" not in known:
+        # Its life is damaged. So is the letter, then, whatever its content.
+        return read("", now=now, parked=False, until=0.0, id=unpacked(known["id"]))
     texts = {name: None if known[name] is None else unpacked(known[name]) for name in _TEXTS}
     counts = {name: int(known[name]) for name in ("puts", "replays")}
     until = float(known["leased_until"])

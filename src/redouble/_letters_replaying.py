@@ -29,9 +29,11 @@ _NAMED, _IN_PLACE, _BY_LINE = 20, 0.1, 10.0
 def replay(letters: DeadLetters, options: Any) -> int:
     handler = _imported(options.handler)
     queue = options.queue
+    # By hand, a letter of any age may be replayed; what the program keeps for how long is not known here.
+    letters = DeadLetters(letters.store, ttl=None)
     if options.id is not None:
         letter = find(letters, options.id)
-        letters, queue = DeadLetters(_Only(letters.store, letter)), letter.queue
+        letters, queue = DeadLetters(_Only(letters.store, letter), ttl=None), letter.queue
     depth = letters.depth(queue)
     if not depth:
         complain(f"no letter waits in the queue {queue}")

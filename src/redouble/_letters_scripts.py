@@ -18,9 +18,12 @@ local function scope(queue) return #queue .. ':' .. queue .. ':' end
 local function ending(queue) return #queue .. ':' .. queue .. ';' end
 local function name_of(life) return 'key ' .. scope(life.queue) .. life.idempotency_key end
 local function content_of(id) return redis.call('HGET', LETTERS, 'content ' .. id) end
+-- Of a letter whose life is damaged only the id is known.
 local function load(id)
   local text = redis.call('HGET', LETTERS, 'life ' .. id)
-  return text and cjson.decode(text), text
+  local sound, life = pcall(cjson.decode, text)
+  if text and not sound then return nil, cjson.encode({id = id}) end
+  return text and life, text
 end
 
 local function tally(queue, depth, parked, size)
@@ -71,7 +74,7 @@ local function sweep(queue, high, now, spared, enough)
     if enough(count) then return true end
     local id = string.sub(member, #start + 17)
     local life = load(id)
-    if id ~= spared and tonumber(life.leased_until) <= now then
+    if life and id ~= spared and tonumber(life.leased_until) <= now then
       remove(id, life)
       count = count + 1
     end
@@ -122,7 +125,7 @@ return {text, before, of('depth'), expired, crowded_out}
 
 GET = """
 local life, text = load(ARGV[1])
-return life and {text, content_of(ARGV[1])}
+return text and {text, content_of(ARGV[1])}
 """
 
 # Answers with the id after which to go on, if there is more to look at.
@@ -137,11 +140,11 @@ walk('(' .. start .. after, '(o' .. ending(queue), function(member)
   local id = string.sub(member, #start + 1)
   local life, text = load(id)
   looked = looked + 1
-  if state == '' or state == state_of(life) then
+  if not life or state == '' or state == state_of(life) then
     table.insert(found, text)
     table.insert(found, content_of(id))
   end
-  if looked >= most then found[1] = life.id end
+  if looked >= most then found[1] = life and life.id or id end
   return looked >= most or #found > 2 * limit
 end)
 return found
@@ -153,7 +156,7 @@ local life, text = load(id)
 if not life or life.parked then return false end
 if life.leased_by ~= owner or life.leased_until ~= ends then
   if tonumber(life.leased_until) > now then return false end
-  life.leased_by, life.leased_until = owner, ends
+  life.leased_by, life.leased_until, life.replays = owner, ends, life.replays + 1
   text = save(id, life, life.parked)
 end
 return {text, content_of(id)}
@@ -171,8 +174,9 @@ SETTLE = """
 local life = load(ARGV[1])
 if not life or life.leased_by ~= ARGV[2] then return 0 end
 if life.puts ~= tonumber(ARGV[3]) then
+  life.replays = life.replays - 1
   give_back(ARGV[1], life, life.parked)
-  return 0
+  return 1
 end
 remove(ARGV[1], life)
 return 1
@@ -180,9 +184,11 @@ return 1
 
 RELEASE = """
 local id, owner, failed, text, parked = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[4], ARGV[5] == '1'
+local counted = ARGV[6] == '1'
 local life = load(id)
 if not life or life.leased_by ~= owner then return 0 end
-if failed then life.replays, life.last_replay_error = life.replays + 1, text end
+if failed then life.last_replay_error = text end
+if not counted then life.replays = life.replays - 1 end
 give_back(id, life, life.parked or parked)
 return 1
 """

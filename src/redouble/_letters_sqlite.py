@@ -13,15 +13,29 @@ from __future__ import annotations
 
 import os
 from _weakrefset import WeakSet
+from functools import partial
 
 from ._guard import Lock
-from ._letters import Added, Store, read, written
-from ._letters_file import connect, identity, trouble_with
+from ._letters import Added, Store, prepare, read, written
+from ._letters_file import (
+    checkpoint,
+    connect,
+    give_up_reserve,
+    identity,
+    is_busy,
+    is_full,
+    is_scarce,
+    leave,
+    make,
+    trouble_with,
+)
+from ._time import real_now, real_sleep
+from .context import storing_until
 from .errors import StoreTrouble
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from sqlite3 import Connection
     from typing import Any, ClassVar, TypeVar
 
@@ -30,7 +44,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 # How long other processes may keep the file to themselves, in seconds; and how many letters are discarded
-# at most for one that is put.
+# at most in one step.
 PATIENCE, AT_ONCE = 30.0, 1000
 
 _COLUMNS = (
@@ -44,26 +58,45 @@ _WHERE = {
     "waiting": " AND NOT parked AND leased_until <= :now",
 }  # fmt: skip
 
+# Bytes of letters that one step of a purge deletes, about: usually, and where there is little room.
+_MUCH, _LITTLE = 1 << 20, 1 << 16
+
+# Seconds between two tries while another process has the file locked: at first, and at most.
+_SOON, _LATER = 0.001, 0.01
+
 # SQLite must not be in the middle of something when a process forks, and no connection may be there after:
-# the child would share its locks and its place in the file with the parent. So one operation at a time,
-# and before a fork all connections are closed; they are opened again when needed.
-_one_at_a_time = Lock()
+# the child would share its locks and its place in the file with the parent. So a fork waits for what each
+# store is doing, though not for a file that is locked, and closes all connections; they are opened again
+# when needed.
 _stores: WeakSet[SqliteStore] = WeakSet()
+_enrolling = Lock()
+_stopped: list[SqliteStore] = []
 
 
 def _before_fork() -> None:
-    _one_at_a_time.acquire()
-    for store in list(_stores):
+    _enrolling.acquire()
+    _stopped[:] = _stores
+    for store in _stopped:
+        store._lock.acquire()
         store._disconnect()
+
+
+def _after_fork() -> None:
+    for store in _stopped:
+        store._lock.release()
+    _stopped.clear()
+    _enrolling.release()
+
+
+def _after_fork_in_child() -> None:
+    for store in _stopped:
+        store._turn = Lock()  # the thread whose turn it was is not there
+    _after_fork()
 
 
 # Where there is no fork there is nothing to register, and any function will do.
 _at_fork: Any = getattr(os, "register_at_fork", dict)
-_at_fork(
-    before=_before_fork,
-    after_in_parent=_one_at_a_time.release,
-    after_in_child=_one_at_a_time.release,
-)
+_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 
 
 class SqliteStore(Store):
@@ -80,7 +113,12 @@ class SqliteStore(Store):
         self._connection: Connection | None = None
         self._file: tuple[int, int] | None = None
         self._process = 0
-        _stores.add(self)
+        # Whose turn it is: held while waiting for other processes, so that one thread of this one does.
+        self._turn = Lock()
+        # Held while SQLite is at work, which a fork waits for.
+        self._lock = Lock()
+        with _enrolling:
+            _stores.add(self)
 
     def add(self, letter: DeadLetter, *, now: float, limits: Limits) -> Added:
         content = written(letter)
@@ -109,7 +147,7 @@ class SqliteStore(Store):
 
     def claim(self, id: str, *, owner: str, now: float, until: float) -> DeadLetter | None:  # noqa: A002
         lease = (
-            "UPDATE letters SET leased_by = ?, leased_until = ? "
+            "UPDATE letters SET leased_by = ?, leased_until = ?, replays = replays + 1 "
             "WHERE id = ? AND NOT parked AND leased_until <= ?"
         )
 
@@ -118,7 +156,7 @@ class SqliteStore(Store):
                 return None
             return _one(connection, now, "WHERE id = ?", id)
 
-        return self._write(work)
+        return self._relieve(work)
 
     def renew(self, id: str, *, owner: str, until: float) -> bool:  # noqa: A002
         return self._changes(
@@ -132,13 +170,20 @@ class SqliteStore(Store):
             done = "DELETE FROM letters WHERE id = ? AND leased_by = ? AND puts = ?"
             if connection.execute(done, values).rowcount:
                 return True
-            connection.execute(_GIVE_BACK, (0, None, False, letter.id, owner))
-            return False
+            return connection.execute(_GIVE_BACK, (1, None, False, letter.id, owner)).rowcount > 0
 
-        return self._write(work)
+        return self._relieve(work)
 
-    def release(self, id: str, *, owner: str, error: str | None = None, park: bool = False) -> bool:  # noqa: A002
-        return self._changes(_GIVE_BACK, (int(error is not None), error, park, id, owner))
+    def release(
+        self,
+        id: str,  # noqa: A002
+        *,
+        owner: str,
+        error: str | None = None,
+        park: bool = False,
+        count: bool = True,
+    ) -> bool:
+        return self._changes(_GIVE_BACK, (int(not count), error, park, id, owner))
 
     def unpark(self, id: str) -> bool:  # noqa: A002
         return self._changes("UPDATE letters SET parked = 0, replays = 0 WHERE id = ? AND parked", (id,))
@@ -149,11 +194,26 @@ class SqliteStore(Store):
             connection.execute("DELETE FROM letters WHERE id = ?", (id,))
             return None if row is None else row[0]
 
-        return self._write(work)
+        return self._relieve(work)
 
     def purge(self, queue: str, *, before: float, now: float) -> int:
-        old = "DELETE FROM letters WHERE queue = ? AND at < ? AND leased_until <= ?"
-        return self._write(lambda connection: connection.execute(old, (queue, before, now)).rowcount)
+        # In steps: others may write in between, and on a full disk each finds room in the log of the last.
+        gone, scarce = 0, False
+        while True:
+            scarce = scarce or is_scarce(self.name)
+            size = _LITTLE if scarce else _MUCH
+            try:
+                count = self._relieve(partial(_drop_some, queue=queue, before=before, now=now, size=size))
+            except StoreTrouble as trouble:
+                if scarce or not is_full(trouble.__cause__):
+                    raise
+                scarce = True
+                continue
+            if not count:
+                return gone
+            gone += count
+            if scarce:
+                self._run(_recycle, None)
 
     def depths(self) -> dict[str, tuple[int, int]]:
         tallies = "SELECT queue, depth, parked FROM tallies WHERE depth + parked > 0 ORDER BY queue"
@@ -164,7 +224,7 @@ class SqliteStore(Store):
         )
 
     def close(self) -> None:
-        with _one_at_a_time:
+        with self._lock:
             self._disconnect()
 
     def __del__(self) -> None:
@@ -173,7 +233,7 @@ class SqliteStore(Store):
     # Transactions
 
     def _changes(self, statement: str, values: tuple[Any, ...]) -> bool:
-        return self._write(lambda connection: connection.execute(statement, values).rowcount > 0)
+        return self._relieve(lambda connection: connection.execute(statement, values).rowcount > 0)
 
     def _read(self, work: Callable[[Connection], T]) -> T:
         return self._run(work, "BEGIN")
@@ -181,31 +241,73 @@ class SqliteStore(Store):
     def _write(self, work: Callable[[Connection], T]) -> T:
         return self._run(work, "BEGIN IMMEDIATE")
 
-    def _run(self, work: Callable[[Connection], T], begin: str) -> T:
-        lock: Any = _one_at_a_time
-        if lock._is_owned():
+    def _relieve(self, work: Callable[[Connection], T]) -> T:
+        """Write something that leads to fewer letters: where the disk is full, in the room kept for that."""
+        try:
+            return self._write(work)
+        except StoreTrouble as trouble:
+            if not is_full(trouble.__cause__):
+                raise
+        give_up_reserve(self.name)
+        self._run(_recycle, None)
+        return self._write(work)
+
+    def _run(self, work: Callable[[Connection], T], begin: str | None) -> T:
+        turn: Any = self._turn
+        if turn._is_owned():
             raise StoreTrouble(
                 f"{self.name} is being written in this very thread, further out: dead letters cannot be used "
                 "in a signal handler or a finalizer",
                 where=self.name,
             )
+        prepare()
+        now = real_now()
+        end = min(storing_until(self._patience), now + self._patience)
+        # Not a plain call: an interrupt may come between that and the block that lets go.
+        [mine] = map(turn.acquire, (True,), (max(0.0, end - now),))
         try:
-            with lock:
-                return self._transact(work, begin)
+            if not mine:
+                raise BlockingIOError("another thread of this process waits for it already")
+            return self._insist(work, begin, end)
         except StoreTrouble:
             raise
         except Exception as error:
             raise trouble_with(self.name, error) from error
+        finally:
+            if mine:
+                turn.release()
 
-    def _transact(self, work: Callable[[Connection], T], begin: str) -> T:
+    def _insist(self, work: Callable[[Connection], T], begin: str | None, end: float) -> T:
+        """Try until the file is not locked any more, or time is up."""
+        wait, left = _SOON, end - real_now()
+        while True:
+            try:
+                with self._lock:
+                    return self._transact(work, begin)
+            except Exception as error:
+                # Where a test has stopped the clock, the waits count.
+                if not is_busy(error) or left <= 0.0 or real_now() >= end:
+                    raise
+            real_sleep(wait)
+            left -= wait
+            wait = min(2 * wait, _LATER)
+
+    def _transact(self, work: Callable[[Connection], T], begin: str | None) -> T:
         try:
             connection = self._connected()
+            if begin is None:
+                return work(connection)
             connection.execute(begin)
             result = work(connection)
             connection.execute("COMMIT")
-        except BaseException:
-            # Rolls back, whatever state it was in; an interrupt may have come at any point.
-            self._disconnect()
+        except BaseException as error:
+            # Rolls back, whatever state it was in; an interrupt may have come at any point. A transaction
+            # that could not begin leaves nothing behind.
+            moved = hasattr(error, "sqlite_errorname") and self._file != identity(self.name)
+            if not is_busy(error) or self._connection is None or self._connection.in_transaction:
+                self._disconnect()
+            if moved:
+                raise BlockingIOError(f"{self.name} was moved or deleted in this moment") from error
             raise
         return result
 
@@ -216,16 +318,22 @@ class SqliteStore(Store):
         if self._connection is not None and self._file != identity(self.name):
             self._disconnect()
         if self._connection is None:
-            self._connection = connect(self.name, self._patience)
-            self._open.add(self._connection)
+            make(self.name)
             self._file, self._process = identity(self.name), os.getpid()
+            self._connection = connect(self.name, self._file)
+            self._open.add(self._connection)
         return self._connection
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close()
+            leave(connection, self.name, self._file)
             self._open.discard(connection)
+
+
+def _recycle(connection: Connection) -> None:
+    """Let the log begin anew, in the room that it has."""
+    checkpoint(connection, "RESTART")
 
 
 # Of one transaction
@@ -235,7 +343,7 @@ _UPSERT = """INSERT INTO letters
     VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (queue, idempotency_key)
     DO UPDATE SET at = excluded.at, content = excluded.content, size = excluded.size, puts = puts + 1"""
 
-_GIVE_BACK = """UPDATE letters SET leased_by = NULL, leased_until = 0, replays = replays + ?,
+_GIVE_BACK = """UPDATE letters SET leased_by = NULL, leased_until = 0, replays = replays - ?,
     last_replay_error = coalesce(?, last_replay_error), parked = parked OR ? WHERE id = ? AND leased_by = ?"""
 
 _OTHERS = "FROM letters WHERE queue = ? AND id != ? AND leased_until <= ? "
@@ -280,12 +388,24 @@ def _drop_oldest(connection: Connection, kept: DeadLetter, now: float, limits: L
     size_over = 0 if limits.size is None else size - limits.size
     if rows_over <= 0 and size_over <= 0:
         return 0
-    doomed: list[tuple[str]] = []
     oldest = f"SELECT id, size {_OTHERS}ORDER BY at, id LIMIT ?"
-    for found, bytes_of_it in connection.execute(oldest, (kept.queue, kept.id, now, AT_ONCE)):
-        if len(doomed) >= rows_over and size_over <= 0:
+    found = connection.execute(oldest, (kept.queue, kept.id, now, AT_ONCE))
+    return _drop(connection, found, rows_over, size_over)
+
+
+def _drop_some(connection: Connection, *, queue: str, before: float, now: float, size: int) -> int:
+    """Delete some letters of a queue that are older than that and not leased; say how many."""
+    old = "SELECT id, size FROM letters WHERE queue = ? AND at < ? AND leased_until <= ? ORDER BY at LIMIT ?"
+    return _drop(connection, connection.execute(old, (queue, before, now, AT_ONCE)), 1, size)
+
+
+def _drop(connection: Connection, found: Iterable[tuple[str, int]], rows: int, size: int) -> int:
+    """Delete letters, one after the other, until there were so many and they had so many bytes."""
+    doomed: list[tuple[str]] = []
+    for letter, bytes_of_it in found:
+        if len(doomed) >= rows and size <= 0:
             break
-        doomed.append((found,))
-        size_over -= bytes_of_it
+        doomed.append((letter,))
+        size -= bytes_of_it
     connection.executemany("DELETE FROM letters WHERE id = ?", doomed)
     return len(doomed)

@@ -10,6 +10,7 @@ import sys
 
 from ._callables import name_of
 from ._loops import in_trio
+from ._record import same
 from .context import KEY, RUNNING, Key, _token, current, leave, replaying
 from .errors import RedoubleError
 from .policy import Policy
@@ -32,25 +33,29 @@ ONCE = Policy(attempts=1)
 
 
 class WholeKey(Key):
-    """A key that was made before, and is sent as it is."""
+    """A key that was made before, and is sent as it is; one that no header can hold is encoded."""
 
     __slots__ = ("_text",)
 
     def __init__(self, text: str) -> None:
-        self._text = _token(text)
+        self._text = text if all("!" <= c <= "~" for c in text) else _token(text)
 
     def value(self) -> str:
         return self._text
 
 
 class Replaying:
-    """The replay of one letter: the call that it was kept for runs under its key, and is not kept twice."""
+    """The replay of one letter: the call that it was kept for runs under its key, and is not kept twice.
+
+    A random key stands in for one call: the first of its name, and those with the same arguments.
+    """
 
     def __init__(self, run: Run, letter: DeadLetter, key: str | None) -> None:
         self._store, self._function, self.key = run.store, letter.function, key
         self.over = False
         """Whether it has ended: tasks and threads that were started in it may live on."""
         self._tokens: list[Token[Any]] = []
+        self._call: dict[str, Any] = {}
         self.again: str | None = None
         """With what the call was given up on once more, also where the handler made up for it."""
 
@@ -59,6 +64,14 @@ class Replaying:
         # By its name: the module that is replayed may have opened the same file for itself.
         theirs = getattr(letters, "store", letters)
         return function == self._function and (theirs is self._store or theirs.name == self._store.name)
+
+    def key_for(self, prefix: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """Return the letter's key, if it is a random one of this name and was made for this call."""
+        if self.key is None or not self.key.startswith(prefix) or not _is_uuid(self.key[len(prefix) :]):
+            return None
+        # setdefault is atomic: of calls in several threads one is the first.
+        first = self._call.setdefault("call", (args, kwargs))
+        return self.key if same(first, (args, kwargs)) else None
 
     def __enter__(self) -> None:
         self._tokens.append(replaying.set(self))
@@ -76,6 +89,10 @@ class Replaying:
             leave(self._tokens.pop())
         if error is None and self.again is not None:
             raise RedoubleError(f"{self._function} was given up on again: {self.again}")
+
+
+def _is_uuid(text: str) -> bool:
+    return len(text) == 36 and set(text) <= set("0123456789abcdef-")
 
 
 def _key_of(letter: DeadLetter, policy: Policy | None) -> str | None:
@@ -128,9 +145,12 @@ def replay(run: Run, handler: Callable[[DeadLetter], object], policy: Policy | N
                 run.done(*held)
             run.tell()
     except _Awaitable:
-        raise TypeError(f"{name_of(handler)} gives something to be awaited: await areplay(...)") from None
-    finally:
         run.end()
+        raise TypeError(f"{name_of(handler)} gives something to be awaited: await areplay(...)") from None
+    except BaseException as error:
+        run.end(error)
+        raise
+    run.end()
     run.tell()
     return run.summary()
 
@@ -167,11 +187,36 @@ async def areplay(run: Run, handler: Callable[[DeadLetter], Any], policy: Policy
             else:
                 await off_loop(run.done, *held)
             run.tell()
-    finally:
-        # On the loop: a task that is being cancelled cannot wait for a thread. It is one write at most.
-        run.end()
+    except GeneratorExit:
+        run.end()  # here nothing can be awaited
+        raise
+    except BaseException as error:
+        await _shielded(run.end, None if _is_cancelled(error) else error)
+        raise
+    await off_loop(run.end)
     run.tell()
     return run.summary()
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether this task is being cancelled. A handler may raise the same because a task that it awaits is."""
+    if in_trio():
+        return isinstance(error, sys.modules["trio"].Cancelled)
+    import asyncio
+
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
+
+
+async def _shielded(function: Callable[..., object], *args: Any) -> None:
+    """As `off_loop`, to its end although this task is being cancelled."""
+    if in_trio():
+        with sys.modules["trio"].CancelScope(shield=True):
+            await off_loop(function, *args)
+        return
+    import asyncio
+
+    await asyncio.shield(asyncio.ensure_future(off_loop(function, *args)))
 
 
 async def off_loop(function: Callable[..., T], *args: Any) -> T:

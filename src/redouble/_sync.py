@@ -16,7 +16,7 @@ from ._loops import in_event_loop
 from ._text import brief
 from ._time import real_sleep, sleep_of
 from ._trouble import report, say
-from .context import NUMBER, current
+from .context import NUMBER, current, leave
 from .errors import CircuitOpen
 from .events import Reason
 
@@ -171,12 +171,14 @@ def failed(call: Call, failure: Exception | Refused) -> bool:
 def keep(call: Call) -> None:
     """Writes a dead letter of a call that was given up on; trouble with that is not the call's."""
     letters: Any = call.policy.dead_letters
+    token = call.limit_storing()
     try:
         call.kept(letters.put(**call.letter()))
     except Exception as trouble:  # noqa: BLE001 - the store, or payload, which is the user's code
         call.unkept(trouble)
     finally:
         call.lost = None  # also where this was interrupted
+        leave(token)
 
 
 def succeeded(call: Call, result: Any = None) -> None:

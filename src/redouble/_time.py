@@ -87,6 +87,11 @@ def real_sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
+def real_now() -> float:
+    """Return monotonic seconds, also where calls run on fake time: for waits on files and servers."""
+    return time.monotonic()
+
+
 def fake_in_force() -> FakeTime | None:
     """What stands in for time here: that of this context, or the last one of the whole process."""
     # By identity, and not by truth: the fake may be a list of waits that is still empty. And a task may

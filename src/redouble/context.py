@@ -17,7 +17,7 @@ from contextvars import ContextVar, copy_context
 from ._callables import SYNC, flavour, look_like, name_of, plain
 from ._headers import header
 from ._text import masked_line, one_line
-from ._time import clock_of
+from ._time import clock_of, real_now
 
 __all__ = [
     "Attempt",
@@ -69,6 +69,10 @@ caps: dict[object, int] = {}
 
 # The replay of a dead letter that was begun here: `replay_here` gives it while it runs.
 replaying: ContextVar[Any] = ContextVar("redouble replay", default=None)
+
+# When to give up on storing a dead letter, by the monotonic clock: set by the call that it is of.
+store_until: ContextVar[float | None] = ContextVar("redouble store until", default=None)
+BEYOND = 1.0  # seconds that storing may take after a call's deadline
 
 IDEMPOTENCY_KEY, RETRY_ATTEMPT, REQUEST_TIMEOUT = "Idempotency-Key", "X-Retry-Attempt", "X-Request-Timeout-Ms"
 
@@ -144,8 +148,11 @@ class Key:
         self._make = _uuid if make is True else lambda: plain("idempotency_key", make(*args, **kwargs))
         self._made: dict[str, str] = {}
         replay = replay_here()
-        if replay is not None and replay.key and replay.key.startswith(_token(self._prefix)):
-            self._made["key"] = replay.key  # the call that its letter was kept for sends its key once more
+        # A key made from arguments is made from them once more; a random one is known by the replay alone.
+        if replay is not None and make is True:
+            replayed = replay.key_for(_token(self._prefix), args, kwargs)
+            if replayed is not None:
+                self._made["key"] = replayed
 
     def value(self) -> str:
         # setdefault is atomic: threads that ask at once get the same key.
@@ -218,6 +225,19 @@ def earliest_end(surroundings: Surroundings | None, clock: Clock | None, now: fl
 def retried_in(surroundings: Surroundings | None) -> int:
     """The highest attempt number of these surroundings: above 1, one of their calls is retrying."""
     return max((each[RETRIED] for each in _with_outer(surroundings)), default=1)
+
+
+def storing_until(patience: float) -> float:
+    """When to give up on storing a dead letter here, by the monotonic clock.
+
+    ``patience`` is how many seconds it may take where no call sets a limit.
+    """
+    until = store_until.get()
+    if until is not None:
+        return until
+    here = current.get()
+    left = None if here is None else time_left(here)
+    return real_now() + (patience if left is None else min(left + BEYOND, patience))
 
 
 def running_in(surroundings: Surroundings | None) -> Surroundings | None:
@@ -374,9 +394,10 @@ def _digits(text: str | None) -> int | None:
 
 
 def _token(text: str) -> str:
-    """A key that may stand in a header: everything but printable ASCII is percent-encoded."""
+    """Percent-encode a key for a header: the percent sign, and everything but printable ASCII."""
     return "".join(
-        c if "!" <= c <= "~" else "".join(f"%{b:02X}" for b in c.encode("utf-8", "replace")) for c in text
+        c if "!" <= c <= "~" and c != "%" else "".join(f"%{b:02X}" for b in c.encode("utf-8", "replace"))
+        for c in text
     )
 
 

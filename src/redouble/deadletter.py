@@ -13,14 +13,16 @@ from . import _checks as check
 from ._callables import ASYNC_GENERATOR, GENERATOR, flavour, told
 from ._compose import composed
 from ._letter_box import LetterBox
-from ._letters import DeadLetter, Limits, Store
+from ._letters import DeadLetter, Limits, Store, UnreadableLetter, prepare
 from ._letters_redis import RedisLetters
+from ._letters_sqlite import PATIENCE
 from ._numbers import whole
 from ._plain import masked
 from ._replay import areplay, off_loop, replay
 from ._replay_run import Replayed, Run
 from ._sanitize import is_secret, masked_text
 from ._trouble import report
+from .context import leave, store_until, storing_until
 from .errors import StoreTrouble
 from .events import DeadLettered, Discarded, emit, wanted
 
@@ -31,6 +33,7 @@ __all__ = [
     "Replayed",
     "Store",
     "StoreTrouble",
+    "UnreadableLetter",
     "is_secret",
     "masked",
     "masked_text",
@@ -118,7 +121,12 @@ class DeadLetters(LetterBox):
 
     async def aput(self, **fields: Unpack[Fields]) -> DeadLetter:
         """As `put`, in a thread, so that the event loop goes on meanwhile."""
-        added = await off_loop(self._add, fields)
+        # From now on, and not from when there is a thread for it.
+        token = store_until.set(storing_until(PATIENCE))
+        try:
+            added = await off_loop(self._add, fields)
+        finally:
+            leave(token)
         self._tell(added)
         return added.letter
 
@@ -128,6 +136,7 @@ class DeadLetters(LetterBox):
         return added.letter
 
     def _add(self, fields: Fields) -> Added:
+        prepare()
         now = self._now()
         letter = composed(
             fields,
@@ -222,15 +231,17 @@ class DeadLetters(LetterBox):
         """Hands the letters of a queue to ``handler``, one after the other, each at most once.
 
         A letter is deleted when the handler returns. If it raises, after all attempts that ``policy`` allows
-        (``None``: one), the letter stays; after ``park_after=5`` such replays it is parked. It runs under the
-        letter's idempotency key, or the letter's id where there is none: `outgoing_headers` sends it.
+        (``None``: one), the letter stays. After ``park_after=5`` replays that failed, or never ended because
+        the process died or the lease was over, it is parked. It runs under the letter's idempotency key, or
+        the letter's id where there is none: `outgoing_headers` sends it.
 
         Each letter is claimed first, for ``lease=60.0`` seconds, and renewed while the handler runs. Others
         leave it alone meanwhile; if this process dies, they may have it when the lease is over. So a handler
         may see a letter twice, but never two at once.
 
         ``limit`` is how many letters are handed out at most; ``queue`` another queue; letters put with
-        ``replayable=False`` are skipped unless ``include_unreplayable``; ``progress(letter, outcome)`` is
+        ``replayable=False`` are skipped unless ``include_unreplayable``, and so are those past their ``ttl``
+        or whose content is damaged; ``progress(letter, outcome)`` is
         called with ``"replayed"``, ``"failed"``, ``"parked"`` or ``"skipped"``.
         """
         return replay(self._run(**fields), _handler(handler), policy)
@@ -262,6 +273,7 @@ class DeadLetters(LetterBox):
             masking=self._masking,
             limit=None if limit is None else whole("limit", limit, at_least=0),
             lease=check.some_seconds("lease", lease),
+            ttl=self.ttl,
             park_after=None if park_after is None else whole("park_after", park_after, at_least=1),
             include_unreplayable=bool(include_unreplayable),
             progress=check.optional(check.sync_function)("progress", progress),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +22,8 @@ from hypothesis import strategies as st
 import redouble
 import test_deadletter as in_a_file
 from interop.processes import Server, free_port, home, listening, program, serving, until
-from redouble import _letters_redis, _letters_sqlite
-from redouble._letters import DeadLetter, Limits, Store, iso, written
+from redouble import Policy, _keeping, _letters_redis, _letters_sqlite, context
+from redouble._letters import DeadLetter, Limits, Store, UnreadableLetter, iso, written
 from redouble._letters_redis import RedisLetters
 from redouble._letters_sqlite import SqliteStore
 from redouble.deadletter import DeadLetters, Replayed, StoreTrouble
@@ -81,7 +83,8 @@ def names_in(code: Any) -> set[str]:
 
 def rules_of_any_store() -> dict[str, Callable[..., None]]:
     """The tests of letters in a file that ask for letters, or for a store, and know nothing of files."""
-    of_files = {"_letters_sqlite", "_letters_file", "SqliteStore", "sqlite3", "tmp_path"}
+    of_files = {"_letters_sqlite", "_letters_file", "SqliteStore", "sqlite3", "tmp_path", "_connection"}
+    of_files |= {"without_room", "locked"}
     return {
         name: test
         for name, test in vars(in_a_file).items()
@@ -122,7 +125,7 @@ STEPS = st.one_of(
     st.tuples(st.just("claim"), st.integers(0, 9), st.integers(1, 9)),
     st.tuples(st.just("renew"), st.integers(0, 9), st.integers(1, 9)),
     st.tuples(st.just("settle"), st.integers(0, 9)),
-    st.tuples(st.just("release"), st.integers(0, 9), st.none() | TEXTS, st.booleans()),
+    st.tuples(st.just("release"), st.integers(0, 9), st.none() | TEXTS, st.booleans(), st.booleans()),
     st.tuples(st.just("unpark"), st.integers(0, 9)),
     st.tuples(st.just("discard"), st.integers(0, 9)),
     st.tuples(st.just("purge"), QUEUES, st.integers(-9, 3)),
@@ -185,9 +188,9 @@ class Both:
         letter, owner = self.lease(number)
         self.same("settle", letter, owner=owner)
 
-    def release(self, number: int, error: str | None, park: bool) -> None:
+    def release(self, number: int, error: str | None, park: bool, count: bool) -> None:
         letter, owner = self.lease(number)
-        self.same("release", letter.id, owner=owner, error=error, park=park)
+        self.same("release", letter.id, owner=owner, error=error, park=park, count=count)
 
     def unpark(self, number: int) -> None:
         self.same("unpark", self.id(number))
@@ -429,7 +432,7 @@ def test_replayers_in_processes_share_the_letters_out(
         assert client.incr(f"in:{letter.id}") == 1
         client.rpush("seen", letter.payload)
         client.decr(f"in:{letter.id}")
-        if letter.payload % 3 == 0 and letter.replays == 0:
+        if letter.payload % 3 == 0 and letter.replays == 1:
             raise TimeoutError("no")
     done = letters.replay(handler)
     print(done.replayed, done.failed, flush=True)
@@ -470,6 +473,128 @@ def test_a_process_killed_in_the_handler_leaves_the_letter_for_when_the_lease_is
     assert DeadLetters(store).replay(in_a_file.print_nothing) == Replayed()
     later = DeadLetters(store, clock=lambda: in_a_file.time.time() + 61)
     assert later.replay(in_a_file.print_nothing) == Replayed(replayed=1)
+
+
+DEADLY = (
+    BEGIN
+    + """
+    import asyncio, os, signal
+    def handler(letter):
+        if letter.payload == "deadly":
+            {"kill": lambda: os.kill(os.getpid(), signal.SIGKILL), "exit": sys.exit}[sys.argv[2]]()
+        print(letter.payload, flush=True)
+    if sys.argv[3] == "sync":
+        letters.replay(handler, lease=0.02, park_after=3)
+    else:
+        asyncio.run(letters.areplay(handler, lease=0.02, park_after=3))
+    """
+)
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+@pytest.mark.parametrize("way", ["kill", "exit"])
+def test_a_letter_that_kills_its_process_is_parked_and_blocks_no_other(
+    redis_server: Server, store: RedisLetters, way: str, flavour: str
+) -> None:
+    letters = DeadLetters(store)
+    letters.put(payload="deadly")
+    letters.put(payload="behind")
+    for number in range(4):
+        until(lambda: not letters.list(state="leased"), "end of the lease")
+        with processes(DEADLY, 1, redis_server.port, way, flavour) as (process,):
+            assert process.stdout.readline() == ("behind\n" if number == 3 else "")
+    (letter,) = letters.list(state="parked")
+    assert (letter.payload, letter.replays) == ("deadly", 3)
+
+
+def test_of_a_stopped_replayer_and_the_one_that_took_over_only_the_holder_of_the_claim_counts(
+    redis_server: Server, store: RedisLetters
+) -> None:
+    letters = DeadLetters(store)
+    letters.put()
+    code = (
+        BEGIN
+        + """
+    def handler(letter):
+        print("in", flush=True)
+        sys.stdin.readline()
+    print(letters.replay(handler, lease=0.3), flush=True)
+    """
+    )
+    with processes(code, 1, redis_server.port) as (process,):
+        assert process.stdout.readline() == "in\n"
+        os.kill(process.pid, signal.SIGSTOP)
+        until(lambda: not letters.list(state="leased"), "end of the lease")
+        assert letters.replay(in_a_file.print_nothing) == Replayed(replayed=1)
+        os.kill(process.pid, signal.SIGCONT)
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "Replayed(replayed=0, failed=0, parked=0, skipped=1)\n"
+
+
+def stalls_in_threads(policy: Policy, count: int) -> list[float]:
+    """How long so many calls take that fail at once."""
+    took: list[float] = []
+
+    def fail() -> None:
+        raise TimeoutError("slow")
+
+    def work() -> None:
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            policy.call(fail)
+        took.append(time.monotonic() - began)
+
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return took
+
+
+def stalls_in_tasks(policy: Policy, count: int) -> list[float]:
+    async def fail() -> None:
+        raise TimeoutError("slow")
+
+    async def work() -> float:
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await policy.call(fail)
+        return time.monotonic() - began
+
+    async def main() -> list[float]:
+        return await asyncio.gather(*[work() for _ in range(count)])
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("count", [1, 64])
+@pytest.mark.parametrize("stalls", [stalls_in_threads, stalls_in_tasks])
+def test_a_stopped_server_costs_failing_calls_no_more_time_than_they_have_and_a_little(
+    redis_server: Server,
+    client: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    stalls: Callable[[Policy, int], list[float]],
+    count: int,
+) -> None:
+    for module in (context, _keeping):
+        monkeypatch.setattr(module, "BEYOND", 0.1)
+    # As the client is by default: it would wait for ever.
+    with redis.Redis(port=redis_server.port) as patient:
+        store = RedisLetters(patient, "letters")
+        policy = Policy(attempts=1, deadline=0.1, dead_letters=DeadLetters(store))
+        store.depths()
+        os.kill(redis_server.pid, signal.SIGSTOP)
+        try:
+            took = stalls(policy, count)
+        finally:
+            os.kill(redis_server.pid, signal.SIGCONT)
+        for late in store._late:
+            late.join(10)
+    print(f"longest stall of {count} calls: {max(took):.2f} s")
+    assert len(took) == count
+    assert max(took) < 2.0  # a loaded machine is slow
 
 
 # A server that dies and comes back
@@ -629,11 +754,25 @@ def test_a_replica_and_a_user_without_rights_are_told(client: Any, redis_server:
         client.acl_deluser("reader")
 
 
-def test_a_row_that_cannot_be_read_is_told(store: RedisLetters, client: Any) -> None:
-    put_many(store, 1)
-    client.hset("{letters}:letters", "content 00000", "{")
-    with pytest.raises(StoreTrouble, match="JSONDecodeError"):
-        store.get("00000", now=NOW)
+@pytest.mark.parametrize("part", ["content", "life", "no content"])
+def test_a_letter_that_cannot_be_read_is_skipped_and_named(
+    store: RedisLetters, client: Any, part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_many(store, 3)
+    if part == "no content":
+        client.hdel("{letters}:letters", "content 00001")
+    else:
+        client.hset("{letters}:letters", f"{part} 00001", "{")
+    letters = DeadLetters(store, ttl=None, clock=FakeClock(NOW))
+    assert [letter.id for letter in letters] == ["00000", "00001", "00002"]
+    broken = letters.get("00001")
+    assert isinstance(broken, UnreadableLetter)
+    assert str(broken.replay_instructions).startswith("dead letter 00001 cannot be read (")
+    assert "dead letter 00001 cannot be read" in caplog.text
+    done = letters.replay(in_a_file.print_nothing, include_unreplayable=True)
+    assert done == Replayed(replayed=2, skipped=1)
+    letters.put()
+    assert letters.purge(older_than=0) >= 0
 
 
 def test_an_async_client_is_refused() -> None:
