@@ -497,7 +497,7 @@ def test_the_traceback_ends_in_the_users_own_line(flavour: Flavour, clock: FakeC
     assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "fetch"
 
 
-@pytest.mark.parametrize("fields", [{}, {"deadline": 1e9}])
+@pytest.mark.parametrize("fields", [{}, {"deadline": 1e9}, {"sleep": None, "base": 0}])
 def test_one_exception_object_gathers_the_frames_of_a_few_attempts_and_not_of_all(
     flavour: Flavour, clock: FakeClock, fields: dict[str, Any]
 ) -> None:

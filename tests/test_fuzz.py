@@ -115,7 +115,7 @@ def a_wait_without_end(patch: pytest.MonkeyPatch) -> str:
 
 
 def a_hint_undercut(patch: pytest.MonkeyPatch) -> str:
-    patch.setattr(_decide, "_after_hint", lambda policy, progress, hint, base, now: hint / 2)
+    patch.setattr(_decide, "_after_hint", lambda policy, progress, hint, base, own, now: hint / 2)
     return "the server asked for"
 
 
