@@ -12,6 +12,7 @@ from types import CoroutineType
 from ._async_first import onlookers, take_over, tell_onlookers
 from ._call import Call
 from ._decide import Refused
+from ._guarding import no_ticket
 from ._sync import failed, resume, start, within
 from ._time import fakes
 from ._trouble import report
@@ -78,7 +79,7 @@ def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
     return wrapper
 
 
-def _wrap_guarded(policy: Policy, function: Function, name: str) -> Function:
+def _wrap_guarded(policy: Policy, function: Function, name: str) -> Function:  # noqa: C901 - spelled out, for speed
     """For a policy whose budget and breaker look on, and that asks for nothing else.
 
     While the circuit is closed and nothing is amiss, they are looked at and not spoken to.
@@ -86,7 +87,10 @@ def _wrap_guarded(policy: Policy, function: Function, name: str) -> Function:
     budget, breaker = onlookers(policy)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        ticket = breaker.ticket
+        try:
+            ticket = breaker.ticket
+        except Exception as trouble:  # noqa: BLE001 - it may be a property of the user's own
+            ticket = no_ticket(breaker, trouble)
         if ticket is None:
             return start(policy, name, None, function, args, kwargs)
         try:
@@ -117,7 +121,10 @@ def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         first = first_attempt(policy, name, args, kwargs) if policy._in_context else None
-        ticket = breaker.ticket
+        try:
+            ticket = breaker.ticket
+        except Exception as trouble:  # noqa: BLE001 - it may be a property of the user's own
+            ticket = no_ticket(breaker, trouble)
         if ticket is None or (first is not None and not first[NUMBER]):
             return start(policy, name, first, function, args, kwargs)
         try:
@@ -130,7 +137,7 @@ def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:
             if type(result) is CoroutineType:
                 return take_over(policy, name, first, result, function, args, kwargs)
             if policy.until is None or policy.until(result):
-                tell_onlookers(policy, name, ticket)
+                tell_onlookers(policy, name, ticket, first)
                 return result
             call = Call(policy, name, (args, kwargs), first, ticket)
             if not failed(call, Refused(result)):
