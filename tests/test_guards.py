@@ -1997,3 +1997,17 @@ def test_a_ticket_property_that_raises_does_not_break_the_call(flavour, policy, 
     assert flavour.call(call, flavour.scripted("page")) == "page"
     assert breaker.entered == 1  # so it was asked
     assert "no ticket today" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "load"),
+    [
+        ({"budget": RatioBudget(name="purse")}, "1.4 x the load at 1 call/s, 1.13 x the load at 10 calls/s, 1.1 x the load at 100 calls/s"),
+        ({"budget": RatioBudget(0.2, 10, name="purse"), "attempts": 3}, "3 x the load at 1 call/s, 2.2 x the load at 10 calls/s, 1.3 x the load at 100 calls/s"),
+        ({"budget": RatioBudget(0.0, 9, name="purse"), "attempts": None, "deadline": 9.0}, "10 x the load at 1 call/s, 1.9 x the load at 10 calls/s, 1.09 x the load at 100 calls/s"),
+    ],
+    ids=["default", "attempts", "no attempts"],
+)  # fmt: skip
+def test_a_policy_says_what_load_its_budget_allows(fields, load):
+    line = f"Retries only while purse has something left: {load} when everything fails."
+    assert line in Policy(**fields).describe().splitlines()

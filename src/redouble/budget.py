@@ -186,8 +186,9 @@ class RatioBudget(Budget):
     """Retries may be a share of recent calls, plus a few in every second.
 
     In the last ``window`` seconds there may be ``ratio`` retries for each call, plus ``floor_per_second``
-    for each second of it, so that a client with few calls may retry, too. Calls and retries fall out of
-    the window by tenths of it.
+    for each second of it, so that a client with few calls may retry, too. The default floor pays for the
+    three retries of one call every ten seconds; `load` says what it adds when everything fails. Calls and
+    retries fall out of the window by tenths of it.
 
     >>> budget = RatioBudget(ratio=0.1, floor_per_second=0)
     >>> for _ in range(20):
@@ -199,7 +200,7 @@ class RatioBudget(Budget):
     def __init__(
         self,
         ratio: float = 0.1,
-        floor_per_second: float = 10,
+        floor_per_second: float = 0.3,
         window: float | timedelta = 10.0,
         *,
         reserves: Mapping[int, float] = RESERVES,
@@ -265,6 +266,16 @@ class RatioBudget(Budget):
         now = self._now()
         with self._lock:
             return self._reckon(now)[1] == 0
+
+    def load(self, calls_per_second: float) -> float:
+        """Return the requests for each call when everything fails, at this many calls per second.
+
+        For one process, and for policies with enough attempts.
+
+        >>> [round(RatioBudget().load(rate), 2) for rate in (1, 10, 100)]
+        [1.4, 1.13, 1.1]
+        """
+        return 1.0 + self.ratio + self.floor_per_second / calls_per_second
 
     def _reckon(self, now: float) -> tuple[float, int]:
         """Retries allowed in the window that ends now, and those that were made in it."""
