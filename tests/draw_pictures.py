@@ -148,7 +148,7 @@ def budget_load() -> str:
         x_label="share of requests that fail",
         caption="Plain retries save most calls, at up to four times the load, just when the server can bear it least. "
         "Budgets save calls while few fail, and add little when many do. 10 clients, 10 calls a second each, 20 s; "
-        f"TokenBudget(capacity=50), RatioBudget(0.1, floor_per_second=0). budgets(clients=10), seed {SEED}.",
+        f"TokenBudget(capacity=50), RatioBudget(). budgets(clients=10), seed {SEED}.",
     )
 
 

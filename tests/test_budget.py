@@ -387,9 +387,32 @@ def test_reserves_cannot_be_changed_from_outside():
 # goes by tenths of the window; and the default ratio is 10 %, there 20 %.
 
 
-def test_the_defaults_are_a_tenth_of_the_calls_and_ten_a_second_over_ten_seconds():
-    budget = RatioBudget()
-    assert (budget.ratio, budget.floor_per_second, budget.window) == (0.1, 10, 10.0)
+def test_the_defaults_are_a_tenth_of_the_calls_and_three_more_over_ten_seconds(clock):
+    budget = RatioBudget(clock=clock)
+    assert (budget.ratio, budget.floor_per_second, budget.window) == (0.1, 0.3, 10.0)
+    for _ in range(4):  # one call every ten seconds may be retried three times, each time
+        budget.failure()
+        assert [budget.acquire() for _ in range(4)] == [1.0, 1.0, 1.0, 0.0]
+        clock.advance(10.0)
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(1, 1.4), (10, 1.13), (100, 1.103)])
+def test_when_everything_fails_the_load_is_what_the_budget_says(rate, expected):
+    clock, requests = FakeClock(), []
+    budget = RatioBudget(clock=clock)
+
+    def fail():
+        requests.append(1)
+        raise TimeoutError("slow")
+
+    policy = Policy(budget=budget, clock=clock, sleep=lambda seconds: None)
+    for _ in range(rate * 1000):
+        clock.advance(1 / rate)
+        with contextlib.suppress(TimeoutError):
+            policy.call(fail)
+    assert budget.load(rate) == pytest.approx(expected, abs=0.001)
+    # What was counted falls out after nine to ten tenths of the window, so it may be a little more.
+    assert len(requests) / (rate * 1000) == pytest.approx(expected, rel=0.04)
 
 
 def test_nothing_is_allowed_where_neither_calls_nor_a_floor_allow_it(clock):
@@ -507,7 +530,7 @@ def test_a_ratio_must_always_be_told_of_successes():
 
 
 def test_a_ratio_shows_its_terms():
-    assert repr(RatioBudget(ratio=0.2, name="search")) == "<search: 20% of calls and 10/s>"
+    assert repr(RatioBudget(ratio=0.2, name="search")) == "<search: 20% of calls and 0.3/s>"
 
 
 def test_a_ratio_runs_on_the_real_clock_if_it_has_none_of_its_own(monkeypatch):
@@ -1024,7 +1047,9 @@ def test_counting_a_call_takes_no_lock(clock):
     with pytest.raises(AssertionError):
         budget.acquire()
     budget._lock = lock
-    assert budget._reckon(clock.now)[0] == 0.1 * 2 * 18 + 100  # nine slots, two half seconds in each
+    assert budget._reckon(clock.now)[0] == pytest.approx(
+        0.1 * 2 * 18 + 3
+    )  # nine slots, two half seconds in each
 
 
 def test_a_clean_success_on_a_full_purse_takes_no_lock_in_a_policy(flavour):
@@ -1162,7 +1187,7 @@ def test_in_every_order_the_last_token_goes_to_one_of_three():
 def empty_but(tokens, capacity=10.0, **terms):
     purse = TokenBudget(capacity=capacity, **terms)
     with purse._lock:
-        purse._keep(tokens)
+        purse._keep(0.0, tokens)
     return purse
 
 

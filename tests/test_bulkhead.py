@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import gc
 import os
@@ -14,7 +15,6 @@ import sys
 import textwrap
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,10 @@ from redouble.errors import BulkheadFull
 
 HERE = module.__file__
 ROOT = str(Path(redouble.__file__).parent.parent)
+
+
+class Interrupt(BaseException):
+    """Not an Exception, as KeyboardInterrupt, but ends no test run."""
 
 
 @pytest.fixture(autouse=True)
@@ -573,7 +577,7 @@ def test_a_bulkhead_keeps_nothing_of_those_who_are_gone():
 POINTS = ("call", "c_return")  # at the start of a function, and after a call of something built in
 
 
-@contextmanager
+@contextlib.contextmanager
 def at_point(number, action):
     """Runs the action at the point of that number inside the bulkhead; says whether it was reached."""
     reached = []
@@ -941,9 +945,9 @@ def test_trio_asyncio_and_threads_share_one_bulkhead():
 # Processes
 
 
-def run(code):
+def run(code, *args):
     done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(code)],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(code), *args],
         env={**os.environ, "PYTHONPATH": ROOT},
         capture_output=True,
         text=True,
@@ -1016,6 +1020,145 @@ print(deaths, max(most), bulkhead.snapshot())
 def test_threads_that_are_killed_anywhere_lose_no_place_and_double_none():
     # In an interpreter of its own, in which nothing else is killed by mistake, and no tracer slows it down.
     assert " ".join(run(KILLS)) == "[250, 250, 250, 250] 2 (0, 0)"
+
+
+KILLED_USERS = """
+import ctypes, random, sys, threading, time
+from redouble.bulkhead import Bulkhead
+
+class Killed(Exception):
+    pass
+
+bulkhead = Bulkhead(1000)
+
+def block():
+    with bulkhead:
+        pass
+
+use = block if sys.argv[1] == "block" else bulkhead(lambda: None)
+
+def once():
+    global deaths
+    while not stop:
+        try:
+            use()
+        except Killed:
+            deaths += 1
+
+def twice():
+    while not stop:
+        try:
+            once()
+        except Killed:
+            pass
+
+def work():
+    while not stop:
+        try:
+            twice()
+        except Killed:
+            pass
+
+stop, deaths = [], 0
+sys.setswitchinterval(1e-4)
+thread = threading.Thread(target=work, daemon=True)
+thread.start()
+while deaths < 500:
+    time.sleep(random.uniform(0.0, 0.001))
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Killed))
+stop.append(1)
+thread.join()
+print(bulkhead)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="needs the C API")
+@pytest.mark.parametrize("how", ["block", "decorator"])
+def test_exceptions_from_other_threads_lose_no_place_of_a_block_or_of_a_decorated_function(how):
+    assert " ".join(run(KILLED_USERS, how)) == "<Bulkhead: 0 of 1000 under way, 0 waiting>"
+
+
+def interrupted_on_the_way_out():
+    """Raises what a signal handler may raise: before the first line of the way out."""
+    frame_of_exit = module._Claim._leave.__code__
+
+    def tracer(frame, event, _):
+        if event == "call" and frame.f_code is frame_of_exit:
+            sys.settrace(None)
+            raise Interrupt
+
+    sys.settrace(tracer)
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="relies on reference counts")
+def test_an_interrupt_before_the_first_line_of_the_way_out_loses_no_place(flavour):
+    bulkhead, before = Bulkhead(1), sys.gettrace()
+
+    def use():
+        with bulkhead:
+            interrupted_on_the_way_out()
+
+    async def use_async():
+        async with bulkhead:
+            interrupted_on_the_way_out()
+
+    try:
+        with pytest.raises(Interrupt) as caught:
+            flavour.run(use_async if flavour.is_async else use)
+    finally:
+        sys.settrace(before)
+    assert bulkhead.under_way == 0, caught  # although somebody still holds the interrupt and its frames
+    assert bulkhead.acquire()
+
+
+def test_whoever_waits_gets_the_place_that_an_interrupt_would_have_lost():
+    bulkhead, waiting = Bulkhead(1, queue=1), []
+
+    def wait():
+        waiting.append(bulkhead.acquire())
+
+    way = bulkhead.__exit__
+    bulkhead.__enter__()
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not bulkhead.waiting:
+        time.sleep(0.001)
+    del way  # gone, and never called
+    gc.collect()
+    thread.join(10)
+    assert waiting == [True]
+
+
+def test_a_bulkhead_may_be_entered_on_a_stack_or_by_hand(flavour):
+    bulkhead = Bulkhead(2)
+
+    async def use_async():
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(bulkhead)
+            assert bulkhead.under_way == 1
+        await bulkhead.__aenter__()
+        assert bulkhead.under_way == 1
+        await bulkhead.__aexit__(None, None, None)
+
+    def use():
+        with contextlib.ExitStack() as stack:
+            assert stack.enter_context(bulkhead) is bulkhead
+            assert bulkhead.under_way == 1
+        bulkhead.__enter__()
+        assert bulkhead.under_way == 1
+        bulkhead.__exit__(None, None, None)
+
+    flavour.run(use_async if flavour.is_async else use)
+    assert bulkhead.under_way == 0
+
+
+def test_a_way_out_that_nobody_enters_gives_nothing_back():
+    bulkhead = Bulkhead(1)
+    assert bulkhead.acquire()
+    assert bulkhead.__exit__ is not None
+    gc.collect()
+    assert bulkhead.under_way == 1
 
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

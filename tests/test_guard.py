@@ -27,12 +27,12 @@ import pytest
 from conftest import watchdog
 from redouble import Policy, _guard
 from redouble._guard import Gate, Guard, _after_fork, _entered, _guards
-from redouble.breaker import CircuitBreaker
+from redouble.breaker import CircuitBreaker, State
 from redouble.budget import RatioBudget, TokenBudget
 from redouble.bulkhead import Bulkhead
 from redouble.errors import BulkheadFull, CircuitOpen
 from redouble.registry import Registry
-from redouble.testing import no_waits
+from redouble.testing import FakeClock, no_waits
 
 EVERY = {
     "budget of tokens": TokenBudget,
@@ -687,3 +687,95 @@ def test_the_lock_that_is_safe_from_interrupts_is_a_lock():
         other.join()
     assert results == [True, False]
     assert not lock._is_owned()
+
+
+# A signal handler that uses the same guard
+
+
+def at_each_step(make, use, handler):
+    """Runs ``use(guard)`` again and again; each time the handler comes in one function call later."""
+    package, before, due = str(Path(_guard.__file__).parent), sys.gettrace(), 0
+    while True:
+        guard, left = make(), [due]
+
+        def tracer(frame, event, _, guard=guard, left=left):
+            if event == "call" and frame.f_code.co_filename.startswith(package):
+                left[0] -= 1
+                if left[0] == -1:
+                    handler(guard)
+
+        sys.settrace(tracer)
+        try:
+            use(guard)
+        finally:
+            sys.settrace(before)
+        if left[0] >= 0:
+            break
+        yield guard
+        due += 1
+    assert due > 1  # it did come in
+
+
+def half_open(**fields):
+    clock = FakeClock()
+    breaker = CircuitBreaker(failures=1, open_for=10.0, clock=clock, **fields)
+    breaker.failure(None, OSError())
+    clock.advance(10.0)
+    breaker.ticket_of_a_probe = breaker.enter()
+    return breaker
+
+
+def test_a_signal_handler_that_opens_the_circuit_meanwhile_does_no_harm():
+    def fail_twice(breaker):
+        for _ in range(2):
+            breaker.failure(None, OSError("in the handler"))
+
+    for breaker in at_each_step(
+        lambda: CircuitBreaker(failures=2), lambda breaker: breaker.failure(None, OSError()), fail_twice
+    ):
+        assert (breaker.state, breaker.refuses(), breaker.ticket) == (State.open, True, None)
+
+
+@pytest.mark.parametrize("step", ["enter", "success", "failure", "release"])
+def test_what_a_probe_is_in_the_middle_of_does_not_undo_what_a_signal_handler_did(step):
+    def use(breaker):
+        if step != "enter":
+            getattr(breaker, step)(breaker.ticket_of_a_probe)
+            return
+        with contextlib.suppress(CircuitOpen):
+            breaker.enter()
+
+    for breaker in at_each_step(lambda: half_open(successes=3, probes=2), use, CircuitBreaker.open):
+        assert (breaker.state, breaker.refuses(), breaker.ticket) == (State.open, True, None)
+        assert breaker.retry_after is None
+
+
+def test_what_a_signal_handler_takes_from_a_budget_is_not_given_out_twice():
+    def use(budget):
+        budget.granted.append(budget.acquire())
+
+    def handler(budget):
+        budget.granted += [budget.acquire(), budget.acquire()]
+
+    def make(budget):
+        budget.granted = []
+        return budget
+
+    for budget in at_each_step(lambda: make(TokenBudget(capacity=12)), use, handler):
+        assert (sum(budget.granted), budget.tokens, budget.full) == (10.0, 2.0, False)
+    for budget in at_each_step(lambda: make(RatioBudget(floor_per_second=0.2)), use, handler):
+        # Where both look at the same moment each may see the other's, and leave one.
+        assert sum(budget.granted) + budget.tokens == 2.0
+        assert sum(budget.granted) >= 1.0
+
+
+@pytest.mark.parametrize("gain", ["success", "give_back"])
+def test_what_is_given_back_is_not_lost_to_a_signal_handler(gain):
+    def make():
+        budget = TokenBudget(capacity=20)
+        for _ in range(4):
+            budget.acquire()
+        return budget
+
+    for budget in at_each_step(make, lambda budget: getattr(budget, gain)(5.0), lambda b: b.success(10.0)):
+        assert budget.tokens == 15.0

@@ -1891,3 +1891,124 @@ def test_a_guard_that_fails_while_it_is_awaited_is_reported(policy, caplog, meth
     assert asyncio.run(policy.replace(budget=budget).call(Flavours.scripted(SLOW, "page"))) == "page"
     said = [record.getMessage() for record in caplog.records if record.exc_text]
     assert said == ["a guard of fetch failed (said once)"]
+
+
+# A retry that was paid for and is not made
+
+
+def opens_meanwhile(breaker, clock):
+    def sleep(seconds):
+        clock.advance(seconds)
+        breaker.open()
+
+    return sleep
+
+
+@pytest.mark.parametrize(
+    "budget", [TokenBudget(capacity=100), RatioBudget(ratio=0.0, floor_per_second=5)], ids=repr
+)
+def test_a_circuit_that_opens_during_the_wait_gives_the_price_of_the_retry_back(
+    flavour, policy, clock, budget
+):
+    breaker, before = CircuitBreaker(clock=clock), budget.tokens
+    guarded = policy.replace(breaker=breaker, budget=budget, sleep=opens_meanwhile(breaker, clock))
+    with pytest.raises(TimeoutError):
+        flavour.call(guarded, flavour.scripted(SLOW))
+    assert budget.tokens == before
+
+
+def test_a_deadline_that_passes_during_the_wait_gives_the_price_of_the_retry_back(flavour, policy, clock):
+    budget = TokenBudget(capacity=100)
+    late = policy.replace(budget=budget, deadline=5.0, sleep=lambda seconds: clock.advance(10.0))
+    with pytest.raises(DeadlineExceeded):
+        flavour.call(late, flavour.scripted(SLOW))
+    assert budget.tokens == 100
+
+
+def test_a_recover_that_fails_gives_the_price_of_the_retry_back(flavour, policy):
+    def recover(error):
+        raise ValueError("no token")
+
+    budget = TokenBudget(capacity=100)
+    with pytest.raises(TimeoutError):
+        flavour.call(
+            policy.replace(budget=budget, rules={TimeoutError: Rule(recover=recover)}), flavour.scripted(SLOW)
+        )
+    assert budget.tokens == 100
+
+
+def test_an_interrupted_wait_gives_the_price_of_the_retry_back(flavour, policy):
+    def sleep(seconds):
+        raise KeyboardInterrupt
+
+    budget = TokenBudget(capacity=100)
+    with pytest.raises(KeyboardInterrupt):
+        flavour.call(policy.replace(budget=budget, sleep=sleep), flavour.scripted(SLOW))
+    assert budget.tokens == 100
+
+
+def test_a_retry_that_was_made_is_paid_for(flavour, policy):
+    budget = TokenBudget(capacity=100)
+    with pytest.raises(TimeoutError):
+        flavour.call(policy.replace(budget=budget, attempts=2), flavour.scripted(SLOW, SLOW))
+    assert budget.tokens == 90
+
+
+def test_a_budget_that_cannot_take_a_price_back_does_not_break_the_call(flavour, policy, clock, caplog):
+    class Stubborn(TokenBudget):
+        def give_back(self, cost):
+            raise RuntimeError("no refunds")
+
+    breaker = CircuitBreaker(clock=clock)
+    guarded = policy.replace(breaker=breaker, budget=Stubborn(), sleep=opens_meanwhile(breaker, clock))
+    with pytest.raises(TimeoutError):
+        flavour.call(guarded, flavour.scripted(SLOW))
+    assert "no refunds" in caplog.text
+
+
+# A breaker of the user's own
+
+
+class Torn(Breaker):
+    """Cannot say whether it is closed."""
+
+    def __init__(self):
+        super().__init__("torn")
+        self.entered = 0
+
+    @property
+    def ticket(self):
+        raise RuntimeError("no ticket today")
+
+    def enter(self, listeners=()):
+        self.entered += 1
+        return 1
+
+    def success(self, ticket=None, listeners=()):
+        pass
+
+    def refuses(self):
+        return False
+
+
+@pytest.mark.parametrize("fields", [{}, {"deadline": 60.0}], ids=str)
+def test_a_ticket_property_that_raises_does_not_break_the_call(flavour, policy, fields, caplog):
+    breaker = Torn()
+    call = policy.replace(breaker=breaker, **fields)
+    assert flavour.call(call, flavour.scripted("page")) == "page"
+    assert breaker.entered == 1  # so it was asked
+    assert "no ticket today" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "load"),
+    [
+        ({"budget": RatioBudget(name="purse")}, "1.4 x the load at 1 call/s, 1.13 x the load at 10 calls/s, 1.1 x the load at 100 calls/s"),
+        ({"budget": RatioBudget(0.2, 10, name="purse"), "attempts": 3}, "3 x the load at 1 call/s, 2.2 x the load at 10 calls/s, 1.3 x the load at 100 calls/s"),
+        ({"budget": RatioBudget(0.0, 9, name="purse"), "attempts": None, "deadline": 9.0}, "10 x the load at 1 call/s, 1.9 x the load at 10 calls/s, 1.09 x the load at 100 calls/s"),
+    ],
+    ids=["default", "attempts", "no attempts"],
+)  # fmt: skip
+def test_a_policy_says_what_load_its_budget_allows(fields, load):
+    line = f"Retries only while purse has something left: {load} when everything fails."
+    assert line in Policy(**fields).describe().splitlines()

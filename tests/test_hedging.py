@@ -479,6 +479,64 @@ def test_the_budget_hears_of_a_failed_first_attempt_before_it_is_asked_for_the_n
     virtual(main)
 
 
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        (((0.5, "page"),), None),
+        (((9.0, "late"), (0.5, "page")), None),
+        (((0.5, TimeoutError("1")), (0.5, "page")), None),
+        (((0.5, ValueError("no")),), ValueError),
+        (((9.0, "late"), (0.5, ValueError("no"))), ValueError),
+    ],
+    ids=["first", "hedge", "failed", "refused", "hedge refused"],
+)
+def test_every_hedged_call_is_counted_once(virtual, script, error):
+    async def main():
+        budget = RatioBudget(ratio=1.0, floor_per_second=0.1, clock=loop_time)
+        with contextlib.nullcontext() if error is None else pytest.raises(error):
+            await hedged(Script(*script), budget=budget)()
+        calls, hedges = budget._counts.read(loop_time())
+        assert (calls, hedges) == (1, len(script) - 1)
+
+    virtual(main)
+
+
+def test_a_call_that_is_cancelled_is_not_counted(virtual):
+    async def main():
+        budget = RatioBudget(ratio=1.0, floor_per_second=0.1, clock=loop_time)
+        task = asyncio.ensure_future(hedged(Script((9.0, "late"), (9.0, "late")), budget=budget)())
+        await asyncio.sleep(2.0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert budget._counts.read(loop_time())[0] == 0
+
+    virtual(main)
+
+
+def test_a_hedge_that_was_paid_for_too_late_is_given_back(virtual):
+    class Slow(TokenBudget):
+        is_async = True
+
+        async def acquire(self, *, timeout=False, priority=0):
+            cost = super().acquire(timeout=timeout, priority=priority)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(5.0)
+            return cost
+
+    class Stubborn(Slow):
+        def give_back(self, cost):
+            raise RuntimeError("no refunds")
+
+    async def main():
+        for kind, left in ((Slow, 100.0), (Stubborn, 95.0)):
+            budget = kind(capacity=100, earn=0)
+            assert await hedged(Script((2.0, "page")), budget=budget)() == "page"
+            assert budget.tokens == left
+
+    virtual(main)
+
+
 def test_cancelled_losers_count_neither_as_failure_nor_as_success(virtual):
     async def main():
         budget = Ledger()

@@ -125,6 +125,10 @@ OBJECTED: list[tuple[str, str, dict[str, Any], str]] = [
     ("credentials_not_renewed", "rules", {"rules": {401: Rule()}}, "rules[401] retries without a recover"),
     ("credentials_not_renewed", "rules", {"rules": {Cause.unauthorized: Rule(attempts=3)}}, "rules[Cause.unauthorized]"),
     ("budget_too_small", "budget", {"budget": TokenBudget(capacity=4)}, "a capacity of 4, and a retry costs 5"),
+    ("budget_floor_high", "budget", {"budget": RatioBudget(floor_per_second=10)},
+     "4 x the load at 1 call/s, 2.1 x the load at 10 calls/s, 1.2 x the load at 100 calls/s when everything fails"),
+    ("budget_floor_high", "budget", {"budget": RatioBudget(0.2, 2), "attempts": None, "deadline": 5.0},
+     "2 retries a second besides 20% of calls: in each process that has few calls the share means nothing: 3.2 x"),
 ]  # fmt: skip
 
 every_objection = pytest.mark.parametrize(
@@ -205,6 +209,8 @@ SENSIBLE: list[dict[str, Any]] = [
     {"attempts": None, "deadline": 3600.0, "backoff": three},
     {"attempts": 50, "deadline": 20.0},
     {"attempts": 12, "budget": RatioBudget()},
+    {"budget": RatioBudget(floor_per_second=1)},
+    {"budget": RatioBudget(floor_per_second=10), "attempts": 1},
     {"attempts": 12, "breaker": CircuitBreaker()},
     *(
         {"backoff": kind}

@@ -6,6 +6,7 @@ What a real Redis does with the scripts is in interop/test_shared_redis.py.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import gc
 import hashlib
@@ -26,7 +27,7 @@ from hypothesis import strategies as st
 
 import redouble
 from conftest import loop_time, watchdog
-from redouble import CircuitOpen, Policy
+from redouble import CircuitOpen, Policy, retrying
 from redouble._budget_file import APPLICATION
 from redouble._redis import BUDGET, CIRCUIT
 from redouble.breaker import State
@@ -52,18 +53,24 @@ class Client:
 
     def __init__(self, *answers):
         self.answers = list(answers)
-        self.asked = []
+        self.asked, self.proving = [], []
 
     def execute_command(self, *words):
         raise AssertionError("not called")
 
     def evalsha(self, digest, keys, key, *words):
-        self.asked.append(words)
+        self._note(words)
         return self._answer(digest, keys, key)
 
     def eval(self, script, keys, key, *words):
-        self.asked.append(words)
+        self._note(words)
         return self._answer(script, keys, key)
+
+    def _note(self, words):
+        """The last word says whether the store must prove that it can be written to."""
+        *words, proving = words
+        self.asked.append(tuple(words))
+        self.proving.append(proving == "True")
 
     def _answer(self, *_):
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -1072,7 +1079,7 @@ def test_a_caller_that_finds_the_store_back_asks_it(clock):
     budget = RedisBudget(client, "key", clock=clock)
     budget.acquire()
     budget._lock = Handover(lambda: setattr(budget, "_retry_at", None))
-    assert budget._may_ask()
+    assert budget._may_ask(1.0) is False
 
 
 def test_what_is_of_the_parent_is_not_of_its_child(clock):
@@ -1543,3 +1550,364 @@ def test_the_scripts_touch_no_key_but_their_own():
     for script in (BUDGET, CIRCUIT):
         assert "KEYS[2]" not in script
         assert script.count("redis.call(") == script.count("KEYS[1]") + script.count("'TIME'")
+
+
+# What the others have done
+
+
+def test_a_policy_learns_within_refresh_that_others_have_closed_the_circuit(store, clock):
+    here = store(said("open", ends_in=b"30000", admitted=0), said(generation=8))
+    breaker = here.breaker(refresh=0.5)
+    policy = Policy(breaker=breaker, clock=clock, sleep=clock.sleep)
+    page = here.flavour.scripted("page")
+    with pytest.raises(CircuitOpen):
+        here.flavour.call(policy, page)
+    assert breaker.refuses()
+    clock.advance(0.5)
+    assert not breaker.refuses()  # nobody knows: so `enter` is reached, and asks
+    assert here.flavour.call(policy, page) == "page"
+
+
+def test_an_answer_that_the_store_gave_earlier_does_not_undo_a_later_generation(virtual):
+    async def main():
+        async def slowly():
+            await asyncio.sleep(0.1)
+            return said(generation=7)
+
+        async def at_last():
+            await asyncio.sleep(0.2)
+            return said(generation=0)
+
+        opened = said("open", ends_in=b"30000", generation=9)
+        breaker = RedisBreaker(AsyncClient(opened, slowly, at_last), "key", clock=loop_time)
+        telling = breaker.failure(None, OSError())
+        later = asyncio.ensure_future(breaker.look())  # asked later, carried out earlier
+        await telling
+        assert breaker.state is State.open
+        await later
+        assert breaker.state is State.open
+        # But a store that has lost its key begins anew, which whoever asks now is told.
+        await breaker.look()
+        assert breaker.state is State.closed
+
+    virtual(main)
+
+
+def test_what_the_twin_has_decided_is_not_undone_by_an_answer_to_an_earlier_question(virtual):
+    async def main():
+        async def slowly():
+            await asyncio.sleep(0.1)
+            return said()
+
+        breaker = RedisBreaker(AsyncClient(said(), slowly, REFUSED), "key", failures=1, clock=loop_time)
+        await breaker.enter()
+        earlier = asyncio.ensure_future(breaker.look())
+        await asyncio.sleep(0.01)
+        await breaker.failure(None, OSError())
+        assert (breaker.state, breaker.available) == (State.open, False)
+        await earlier
+        assert (breaker.state, breaker.available) == (State.open, False)
+
+        async def full():
+            await asyncio.sleep(0.1)
+            return left(10.0)
+
+        budget = RedisBudget(AsyncClient(full, REFUSED), "key", capacity=10, clock=loop_time)
+        earlier = asyncio.ensure_future(budget.look())
+        await asyncio.sleep(0.01)
+        assert [await budget.acquire() for _ in range(3)] == [5.0, 5.0, 0.0]
+        await earlier
+        assert (budget.tokens, budget.available) == (0.0, False)
+
+    virtual(main)
+
+
+# A store that can be read and not written
+
+
+def test_a_store_that_is_tried_again_must_prove_that_it_can_be_written_to(store, clock):
+    here = store(REFUSED, left(100.0, 5.0))
+    budget = here.budget()
+    here.run(budget.acquire)
+    clock.advance(1.0)
+    here.run(budget.acquire)
+    here.run(budget.acquire)
+    assert here.client.proving == [False, True, False]
+
+
+def test_a_file_that_is_read_only_is_not_taken_for_one_that_is_back(tmp_path, clock):
+    # Full, so that nothing would be written; with a table that refuses whatever is.
+    path, events = tmp_path / "retries", []
+    budget = FileBudget(path, capacity=10, clock=clock, listeners=[events.append])
+    budget.look()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON budget BEGIN SELECT RAISE(ABORT, 'no room'); END"
+        )
+        connection.commit()
+    granted = []
+    for _ in range(8):
+        granted.append(budget.acquire())
+        clock.advance(1.0)
+        budget.look()
+    assert granted == [5.0, 5.0, *[0.0] * 6]
+    assert changes(events) == [False]
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TRIGGER full")
+    clock.advance(1.0)
+    assert (budget.look(), changes(events), raw(path)) == (10.0, [False, True], [(10.0,)])
+
+
+# No flapping
+
+
+def test_a_connection_that_was_lost_before_the_store_came_back_does_not_count_again(store, clock):
+    here = store(REFUSED, left(95.0, 5.0), ConnectionResetError("closed by server"), left(90.0, 5.0))
+    budget = here.budget(capacity=100)
+    here.run(budget.acquire)
+    clock.advance(1.0)
+    assert here.run(budget.acquire) == 5.0  # it is back
+    assert here.run(budget.acquire) == 5.0  # by the twin, for this once
+    assert here.run(budget.acquire) == 5.0
+    assert (changes(here.events), budget.available, budget.tokens) == ([False, True], True, 90.0)
+
+
+def test_a_store_that_goes_on_failing_after_it_came_back_is_away_again(store, clock):
+    here = store(REFUSED, left(95.0, 5.0), REFUSED)
+    budget = here.budget(capacity=100)
+    here.run(budget.acquire)
+    clock.advance(1.0)
+    here.run(budget.acquire)
+    clock.advance(1.0)
+    here.run(budget.acquire)
+    assert changes(here.events) == [False, True, False]
+
+
+def test_a_failure_of_a_question_from_before_the_store_came_back_does_not_count(virtual):
+    async def main():
+        async def at_last():
+            await asyncio.sleep(0.2)
+            raise ValueError("what was that")
+
+        events = []
+        client = AsyncClient(left(90.0, 5.0), at_last, REFUSED, left(90.0, 5.0))
+        budget = RedisBudget(client, "key", clock=loop_time, retry_in=0.1, listeners=[events.append])
+        await budget.acquire()
+        early = asyncio.ensure_future(budget.look())
+        await asyncio.sleep(0)
+        await budget.acquire()
+        await asyncio.sleep(0.1)
+        await budget.acquire()
+        await early
+        assert changes(events) == [False, True]
+
+    virtual(main)
+
+
+# The time of the call
+
+
+@pytest.mark.parametrize("guard", ["breaker", "budget", "both"])
+def test_a_store_that_hangs_leaves_a_call_the_time_to_be_made(virtual, guard):
+    async def main():
+        async def never():
+            await asyncio.sleep(3600)
+
+        client, events, made = AsyncClient(never), [], []
+        fields = {
+            "breaker": RedisBreaker(client, "circuit", clock=loop_time, listeners=[events.append]),
+            "budget": RedisBudget(client, "retries", clock=loop_time),
+        }
+        policy = Policy(
+            deadline=0.1, clock=loop_time, base=0.001,
+            **(fields if guard == "both" else {guard: fields[guard]}),
+        )  # fmt: skip
+
+        async def fetch():
+            made.append(loop_time())
+            if len(made) % 2:
+                raise TimeoutError("slow")
+            return "page"
+
+        for _ in range(20):
+            began = loop_time()
+            assert await policy.call(fetch) == "page"
+            assert loop_time() - began < 0.1
+        assert len(made) == 40
+        # No answer for ``slow`` seconds: now it is away, however little each call has waited.
+        assert [fields[name].available for name in fields if guard in (name, "both")] in (
+            [False],
+            [False] * 2,
+        )
+        assert changes(events) in ([], [False])
+
+    virtual(main)
+
+
+def test_a_store_that_is_cut_short_by_one_call_is_not_away_for_all(virtual):
+    async def main():
+        async def late():
+            await asyncio.sleep(0.05)
+            return left(95.0, 5.0)
+
+        budget = RedisBudget(AsyncClient(late), "key", clock=loop_time)
+        with retrying(deadline=0.1, clock=loop_time):
+            assert await budget.acquire() == 5.0  # by the twin
+        assert budget.available
+        assert (await budget.acquire(), budget.tokens) == (5.0, 95.0)
+        await asyncio.sleep(1.0)
+        with retrying(deadline=0.1, clock=loop_time):
+            await budget.acquire()
+        assert budget.available
+
+    virtual(main)
+
+
+def test_a_caller_with_little_time_leaves_it_to_others_to_try_a_sync_client(clock):
+    client = Client(REFUSED)
+    budget = RedisBudget(client, "key", clock=clock)
+    budget.acquire()
+    clock.advance(1.0)
+    with retrying(deadline=0.2, clock=clock):
+        budget.acquire()
+    assert len(client.asked) == 1
+    budget.acquire()
+    assert len(client.asked) == 2
+    clock.advance(10.0)  # nobody else came
+    with retrying(deadline=0.2, clock=clock):
+        budget.acquire()
+    assert len(client.asked) == 3
+
+
+@pytest.fixture
+def locked(tmp_path):
+    """A file that another connection holds locked."""
+    path = tmp_path / "locked"
+    FileBudget(path).acquire()
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    yield path
+    holder.close()
+
+
+def longest(count, function):
+    """The longest of so many calls at once, in threads."""
+    took, start = [], threading.Barrier(count)
+
+    def work():
+        start.wait()
+        began = time.monotonic()
+        function()
+        took.append(time.monotonic() - began)
+
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return max(took)
+
+
+def test_threads_wait_for_a_locked_file_side_by_side(locked, tmp_path):
+    budget, healthy = FileBudget(locked, slow=0.1), FileBudget(tmp_path / "healthy", slow=30.0)
+    others = []
+    thread = threading.Thread(target=lambda: others.append(longest(4, healthy.acquire)))
+    thread.start()
+    assert longest(32, budget.acquire) < 1.0  # and not 3.2
+    thread.join()
+    assert (others[0] < 1.0, healthy.available, budget.available) == (True, True, False)
+
+
+def test_a_locked_file_takes_no_more_time_than_the_call_has(locked):
+    budget = FileBudget(locked, slow=30.0)
+    policy = Policy(attempts=2, deadline=0.2, base=0.001, budget=budget)
+    assert policy.call(scripted(TimeoutError("slow"), "page")) == "page"
+    assert budget.available  # which one impatient call cannot say
+
+
+def test_a_file_in_use_by_another_thread_is_not_waited_for_long(tmp_path):
+    budget, done = FileBudget(tmp_path / "retries", slow=0.05), threading.Event()
+    held = threading.Event()
+
+    def hold():
+        with budget._link._one_at_a_time:
+            held.set()
+            done.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(10)
+    try:
+        assert (budget.acquire(), budget.available) == (5.0, False)
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_does_not_wait_for_a_locked_file(locked):
+    budget = FileBudget(locked, slow=30.0)
+    thread = threading.Thread(target=budget.acquire, daemon=True)
+    thread.start()
+    time.sleep(0.02)
+    began = time.monotonic()
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    assert time.monotonic() - began < 5.0
+    assert os.waitpid(child, 0)[1] == 0
+
+
+# A client that waits for longer than the guard does
+
+
+class Pool:
+    def __init__(self, **settings):
+        self.connection_kwargs = settings
+
+
+class Repeats:
+    _retries = 10
+
+
+def client_with(**settings):
+    client = Client(REFUSED)
+    client.connection_pool = Pool(**settings)
+    return client
+
+
+PATIENT = [
+    ({"socket_timeout": 5, "socket_connect_timeout": 5, "retry": Repeats()}, "waits 5 s for an answer and repeats a command 10 times"),
+    ({"socket_timeout": None, "retry": None}, "waits inf s for an answer, so"),
+    ({"socket_timeout": 0.25, "socket_connect_timeout": 2}, "waits 2 s for an answer, so"),
+    ({"socket_timeout": 0.25, "retry": Repeats()}, "repeats a command 10 times, so"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "found"), PATIENT)
+@pytest.mark.parametrize("kind", [RedisBudget, RedisBreaker])
+def test_a_client_that_waits_for_longer_than_slow_is_warned_about(kind, settings, found):
+    with pytest.warns(
+        RuntimeWarning, match=f"the client of key {found}.*socket_timeout=0.25.*retry=None"
+    ) as caught:
+        kind(client_with(**settings), "key")
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("kind", [RedisBudget, RedisBreaker])
+def test_a_client_that_gives_up_soon_enough_is_not_warned_about(kind):
+    kind(client_with(socket_timeout=0.25, socket_connect_timeout=0.25, retry=None), "key")
+    kind(client_with(socket_timeout=2, retry=None), "key", slow=2.0)
+    kind(AsyncClient(REFUSED), "key")
+    patient = AsyncClient(REFUSED)
+    patient.connection_pool = Pool(socket_timeout=5)  # it is cut off
+    kind(patient, "key")
+
+
+def test_what_a_retry_cost_that_was_not_made_is_sent_with_the_next_question(store):
+    here = store(left(95.0, 5.0))
+    budget = here.budget(capacity=100)
+    budget.give_back(here.run(budget.acquire))
+    here.run(budget.look)
+    assert here.client.asked[1][1] == "5.0"

@@ -290,7 +290,9 @@ def test_with_jitter_no_tenth_of_a_second_sees_more_than_a_few_of_them(strategy,
 
 @pytest.mark.slow
 def test_a_budget_or_a_breaker_makes_the_herd_small_even_without_jitter():
-    assert herd("no_jitter+budget").peak <= 110  # a tenth of them, at one instant
+    assert (
+        herd("no_jitter+budget").peak <= 130
+    )  # a tenth of them and the floors of ten processes, at one instant
     assert herd("full_jitter+budget").peak < 30
     assert herd("no_jitter+breaker").peak < 30
 

@@ -146,10 +146,10 @@ def test_layers_show_what_reaches_each_of_them(small):
 
 @pytest.mark.slow
 def test_an_outage_shows_who_recovers_and_who_does_not(shown):
-    terms = ["--clients", 200, "--before", 10, "--away", 20, "--after", 20]
+    terms = ["--clients", 300, "--before", 10, "--away", 20, "--after", 20]
     names = ("full_jitter", "full_jitter+budget", "full_jitter+breaker")
     status, out, _ = shown("outage", *terms, "--strategy", *names)
-    found = {name: simulate.outage(name, clients=200, before=10, away=20, after=20) for name in names}
+    found = {name: simulate.outage(name, clients=300, before=10, away=20, after=20) for name in names}
     assert status == 0
     assert found["full_jitter"].metastable
     for name, when in zip(names, ("never", "at once", r"after \d+\.\d s"), strict=True):

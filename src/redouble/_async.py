@@ -100,7 +100,7 @@ async def admit(call: Call) -> bool:
 async def _enter(call: Call, breaker: Breaker) -> CircuitOpen | None:
     """Asks the breaker for a ticket; gives its refusal, to be raised outside of any except block."""
     try:
-        call.ticket = await _finished(breaker.enter(call.policy.listeners))
+        call.ticket = await _finished(call.ask(breaker.enter, call.policy.listeners))
     except CircuitOpen as refusal:
         return refusal.with_traceback(None)  # whose frames would hold it, and the call
     except Exception as trouble:  # noqa: BLE001 - a breaker may be the user's own; the call goes on
@@ -170,7 +170,7 @@ async def failed(call: Call, failure: Exception | Refused) -> bool:
             await _heard(call, told)
     outcome = call.decide(failure)
     if isinstance(outcome, Wait) and call.policy.budget is not None and call.policy.budget.is_async:
-        outcome = await _afford(call.policy, outcome)
+        outcome = await _afford(call, outcome)
     more = call.settle(outcome, failure)
     if call.lost is not None:
         await keep(call)
@@ -190,10 +190,11 @@ async def keep(call: Call) -> None:
         leave(token)
 
 
-async def _afford(policy: Policy, wait: Wait) -> Wait | Stop:
+async def _afford(call: Call, wait: Wait) -> Wait | Stop:
     """Asks a budget that must be awaited, which `decide` has left out."""
+    policy = call.policy
     try:
-        return afford(policy, wait, await ask(policy, wait))
+        return afford(policy, wait, await call.ask(ask, policy, wait))
     except Exception as error:  # noqa: BLE001 - a budget may be the user's own; the call's error comes out
         return broke(error, wait)
 
@@ -247,7 +248,7 @@ async def pause(call: Call) -> bool:
         call.let_go()
         return True
     finally:
-        call.held = None
+        call.end_wait()
 
 
 def wait(call: Call, seconds: float) -> Any:

@@ -10,8 +10,10 @@ from ._awaitables import drop
 from ._call import Call
 from ._callables import truth
 from ._decide import Refused
+from ._guard import in_time
+from ._guarding import no_ticket
 from ._trouble import report
-from .context import NUMBER, RUNNING, first_attempt
+from .context import NUMBER, RUNNING, first_attempt, time_left
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,7 +96,10 @@ def _wrap_guarded(policy: Policy, function: Function, name: str) -> Function:
     budget, breaker = onlookers(policy)
 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        ticket = breaker.ticket
+        try:
+            ticket = breaker.ticket
+        except Exception as trouble:  # noqa: BLE001 - it may be a property of the user's own
+            ticket = no_ticket(breaker, trouble)
         if ticket is None:
             return await start(policy, name, None, function, args, kwargs)
         try:
@@ -123,7 +128,10 @@ def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:
 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         first = first_attempt(policy, name, args, kwargs) if policy._in_context else None
-        ticket = breaker.ticket
+        try:
+            ticket = breaker.ticket
+        except Exception as trouble:  # noqa: BLE001 - it may be a property of the user's own
+            ticket = no_ticket(breaker, trouble)
         if ticket is None or (first is not None and not first[NUMBER]):
             return await start(policy, name, first, function, args, kwargs)
         try:
@@ -135,7 +143,7 @@ def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:
                     raise
             else:
                 if policy.until is None or truth("until", policy.until(result)):
-                    tell_onlookers(policy, name, ticket)
+                    tell_onlookers(policy, name, ticket, first)
                     return result
                 call = Call(policy, name, (args, kwargs), first, ticket)
                 if not await failed(call, Refused(result)):
@@ -148,14 +156,14 @@ def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:
     return wrapper
 
 
-def tell_onlookers(policy: Policy, name: str, ticket: Any) -> None:
+def tell_onlookers(policy: Policy, name: str, ticket: Any, first: Surroundings | None) -> None:
     """Tells a budget and a breaker of a success at the first try."""
     budget, breaker = onlookers(policy)
     try:
         if not breaker.clean:
-            breaker.success(ticket)
+            in_time(None if first is None else time_left(first), breaker.success, ticket)
         if not budget.full:
-            budget.success()
+            in_time(None if first is None else time_left(first), budget.success)
     except Exception as trouble:  # noqa: BLE001 - a guard may be the user's own
         report(policy, f"a guard of {name} failed", trouble)
 

@@ -7,62 +7,108 @@ of the process, also by ``kill -9``; it is not forced to the disk, which a budge
 
 from __future__ import annotations
 
+import _thread
 import os
 import time
+from weakref import WeakValueDictionary
 
 from ._guard import Lock
 from ._numbers import INF
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from sqlite3 import Connection
+    import sqlite3
     from typing import Any
 
     from ._store import Words
+
+# Seconds between two looks at a file that another process has locked.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.016
 
 # What the file says of itself: whose it is, and how it is laid out.
 APPLICATION, VERSION = 0x72646274, 1
 
 # SQLite must not be in the middle of something when a process forks: the child would inherit its locks
-# and nobody to let go of them. So one operation at a time, and no fork meanwhile.
-_one_at_a_time = Lock()
+# and nobody to let go of them. So one operation at a time on each file, and no fork meanwhile. Nobody waits
+# for another process while holding one of these: a file that is locked must hold up neither a fork nor the
+# other threads.
+_locks: WeakValueDictionary[str, Any] = WeakValueDictionary()
+_making = Lock()
+_held: list[Any] = []
+
+
+def _before_fork() -> None:
+    for lock in (_making, *_locks.values()):
+        lock.acquire()
+        _held.append(lock)
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().release()
+
 
 # Where there is no fork there is nothing to register, and any function will do.
 _at_fork: Any = getattr(os, "register_at_fork", dict)
-_at_fork(
-    before=_one_at_a_time.acquire,
-    after_in_parent=_one_at_a_time.release,
-    after_in_child=_one_at_a_time.release,
-)
+_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 class BudgetFile:
     """What is left of a budget, in a file. The table has one row, or none while the budget is full."""
 
     is_async = False
+    cuts_off = True
 
-    def __init__(self, path: str, patience: float) -> None:
+    def __init__(self, path: str) -> None:
+        # Now, and not in `run`: a child that is forked during an import may find it locked for ever.
+        import sqlite3  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
         self.path = path
-        self._patience = patience
+        with _making:
+            self._one_at_a_time = _locks.setdefault(path, Lock())
 
-    def run(self, words: Words) -> tuple[float, float]:
-        """Adds what was earned, takes the cost if there is enough; gives what was taken and what is left."""
+    def run(self, words: Words, patience: float) -> tuple[float, float]:
+        """Add what was earned and take the cost if there is enough; return what was taken and what is left.
+
+        Waits ``patience`` seconds for a file that is in use, in this process or in another.
+        """
         import sqlite3
 
-        with _one_at_a_time:
-            connection = sqlite3.connect(self.path, timeout=self._patience, isolation_level=None)
+        ends, pause = time.monotonic() + patience, _SHORTEST_PAUSE
+        while True:
+            held, left = False, min(max(0.0, ends - time.monotonic()), _thread.TIMEOUT_MAX)
             try:
-                connection.execute("PRAGMA synchronous = OFF")
-                connection.execute("BEGIN IMMEDIATE")
-                _make_sure(connection, self.path)
-                answer = _spend(connection, *words)
-                connection.execute("COMMIT")
+                # By unpacking: no interrupt comes between a lock that is taken and the note of it.
+                [held] = map(self._one_at_a_time.acquire, (True,), (left,))
+                if not held:
+                    raise TimeoutError(f"{self.path} is in use by another thread")
+                return _exchange(
+                    sqlite3.connect(self.path, timeout=0.0, isolation_level=None), self.path, words
+                )
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= ends:
+                    raise
             finally:
-                connection.close()
-        return answer
+                if held:
+                    self._one_at_a_time.release()
+            time.sleep(min(pause, max(0.0, ends - time.monotonic())))
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _make_sure(connection: Connection, path: str) -> None:
+def _exchange(connection: sqlite3.Connection, path: str, words: Words) -> tuple[float, float]:
+    """Carry out one operation, all of it or nothing, and close the connection."""
+    try:
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("BEGIN IMMEDIATE")
+        _make_sure(connection, path)
+        answer = _spend(connection, *words)
+        connection.execute("COMMIT")
+    finally:
+        connection.close()
+    return answer
+
+
+def _make_sure(connection: sqlite3.Connection, path: str) -> None:
     """The file is new, or one of ours."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -78,7 +124,13 @@ def _make_sure(connection: Connection, path: str) -> None:
 
 
 def _spend(
-    connection: Connection, capacity: float, gain: float, cost: float, needed: float, ttl: float
+    connection: sqlite3.Connection,
+    capacity: float,
+    gain: float,
+    cost: float,
+    needed: float,
+    ttl: float,
+    proving: bool,
 ) -> tuple[float, float]:
     # The wall clock: no other one goes on when a machine is started again.
     now = time.time()
@@ -87,9 +139,10 @@ def _spend(
     tokens = min(capacity, held + gain)
     taken = cost if cost > 0 and tokens >= needed else 0.0
     tokens -= taken
-    if row is not None:
+    if row is not None or proving:
         connection.execute("DELETE FROM budget")
-    if tokens < capacity:
+    if tokens < capacity or proving:
+        # Written in any case if the file must prove that it can be: one without a row is only read.
         connection.execute("INSERT INTO budget VALUES (?, ?)", (tokens, now))
     return taken, tokens
 

@@ -73,7 +73,7 @@ class Call(Keeping):
         self._take(outcome, failure)
         if isinstance(outcome, Stop):
             return self._finish(outcome, failure)
-        self.cost = outcome.cost
+        self.cost = self.unspent = outcome.cost
         if type(failure) is not Refused:
             self._hold(failure)
         elif self._must_hold():
@@ -159,10 +159,6 @@ class Call(Keeping):
         attempt = [policy, clock, started, ends, number, number, self.key, self.failure, self.outer, running]
         self.mark = self.mark or attempt
         return attempt
-
-    def time_left(self) -> float | None:
-        """Seconds until the deadline, never below 0; ``None`` without one."""
-        return None if self.ends is None else max(0.0, self.ends - self.read_clock())
 
     def in_time(self, ahead: float = 0.0, *, of_backoff: bool = False) -> bool:
         """Whether the deadline has not come and will not come within a wait ahead; if it has, the call ends.
@@ -279,8 +275,15 @@ class Call(Keeping):
         elif self._worn:
             _trace.__set__(error, None)
 
+    def end_wait(self) -> None:
+        """The wait is over, with a retry or without one: an interrupt, an open circuit, no time left."""
+        self.held = None
+        if self.unspent:
+            self.give_back_price()
+
     def let_go(self) -> None:
         """Forgets the failure that was held over the wait: a frame must not outlive its attempt."""
+        self.unspent = 0.0
         if self.held is not None and self._worn:
             _trace.__set__(self.held, None)
         self.held = None

@@ -1,7 +1,8 @@
 """The state machine of a circuit breaker. No lock, no clock: time is an argument.
 
 The transitions are one table, `TRANSITIONS`; nothing else changes the state. What a method changes it
-changes by putting one new `Phase` in place of another, so that nobody ever sees half of a change.
+changes by putting one new `Phase` in place of another, so that nobody ever sees half of a change. It looks
+again where that other is gone: a signal handler has used the circuit in the meantime.
 """
 
 from __future__ import annotations
@@ -131,26 +132,28 @@ class Circuit:
 
     def admit(self, now: float) -> int | None:
         """Lets a call through and gives its ticket; ``None`` if it is refused."""
-        phase = self.phase
-        if phase.state is State.closed:
-            return phase.generation
-        if phase.state is State.open or not self._has_room(phase):
-            return None
-        self.phase = phase.with_one_more(now)
-        return phase.generation
+        while True:
+            phase = self.phase
+            if phase.state is State.closed:
+                return phase.generation
+            if phase.state is State.open or not self._has_room(phase):
+                return None
+            if self._replace(phase, phase.with_one_more(now)):
+                return phase.generation
 
     def succeed(self, ticket: int | None, now: float) -> Change | None:
         """A call has gone well."""
-        phase = self.phase
-        if not phase.counts(ticket):
-            return None
-        if phase.state is State.closed:
-            self.count.success(now)
-            return None
-        if phase.successes + 1 >= self.successes:
-            return self.go(Happening.recovered, now)
-        self.phase = phase.with_one_less(ticket, phase.successes + 1)
-        return None
+        while True:
+            phase = self.phase
+            if not phase.counts(ticket):
+                return None
+            if phase.state is State.closed:
+                self.count.success(now)
+                return None
+            if phase.successes + 1 >= self.successes:
+                return self.go(Happening.recovered, now)
+            if self._replace(phase, phase.with_one_less(ticket, phase.successes + 1)):
+                return None
 
     def fail(self, ticket: int | None, now: float, text: str | None) -> Change | None:
         """A call has failed."""
@@ -164,30 +167,49 @@ class Circuit:
 
     def release(self, ticket: int | None) -> None:
         """A call has ended and says nothing: a probe gives its place to another."""
-        phase = self.phase
-        if phase.probes:
-            self.phase = phase.with_one_less(ticket, phase.successes)
+        while (phase := self.phase).probes:
+            if self._replace(phase, phase.with_one_less(ticket, phase.successes)):
+                return
 
     def forget_probes(self) -> None:
         """Those that are under way may never be heard of here; if one comes back after all, it counts."""
-        if self.phase.probes:
-            self.phase = self.phase.with_others()
+        while (phase := self.phase).probes:
+            self._replace(phase, phase.with_others())
 
     def go(self, happening: Happening, now: float | None) -> Change | None:
-        """Takes the one way that the table allows; without a time, an open circuit stays open."""
-        before = self.phase
-        state = TRANSITIONS[before.state, happening]
-        until = None
-        if state is State.open and now is not None:
-            until = min(now + self.open_for, sys.float_info.max)
-        if state is State.closed:
-            self.count = self._counting()
+        """Takes the one way that the table allows; without a time, an open circuit stays open.
+
+        No way at all, if a signal handler has been here since the caller looked, and was faster.
+        """
+        while True:
+            before = self.phase
+            state = TRANSITIONS.get((before.state, happening))
+            if state is None:
+                return None
+            until = None
+            if state is State.open and now is not None:
+                until = min(now + self.open_for, sys.float_info.max)
+            count = self._counting() if state is State.closed else self.count
+            if self._replace(before, Phase(state, before.generation + 1, until), count):
+                break
         if state is State.closed or happening is Happening.opened:
             self.last_failure = None
-        self.phase = Phase(state, before.generation + 1, until)
         if state is before.state:
             return None
         return before.state, state, None if until is None else self.open_for, self.last_failure
+
+    def _replace(self, before: Phase, after: Phase, count: Count | None = None) -> bool:
+        """Put one phase in the place of another, if that is still there.
+
+        The lock is reentrant, so a signal handler of the same thread may use the circuit between any two
+        calls. Nothing is called between the look and the change.
+        """
+        if self.phase is not before:
+            return False
+        self.phase = after
+        if count is not None:
+            self.count = count
+        return True
 
     def wait(self, now: float, phase: Phase | None = None) -> float | None:
         """Seconds until a call may be let through, 0.0 if one may now; ``None`` if nobody knows."""

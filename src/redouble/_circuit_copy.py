@@ -53,7 +53,7 @@ class Copy:
     def put_into(self, circuit: Circuit, limit: int, now: float) -> None:
         """Makes a local circuit what this one is. The caller holds a lock."""
         count = Consecutive(limit)
-        count._failures = self.failures
+        count.failures = self.failures
         circuit.count, circuit.last_failure = count, self.last
         circuit.phase = Phase(
             self.state,

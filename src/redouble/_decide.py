@@ -13,6 +13,7 @@ What it knows of the call is a `Progress`, in numbers; what it is asked about is
 from __future__ import annotations
 
 from ._callables import plain, truth
+from ._guard import in_time
 from ._kinds import kind_of
 from ._numbers import INF
 from ._record import Record, assign
@@ -133,16 +134,18 @@ def _decide(policy: Policy, progress: Progress, failure: Exception | Refused, no
     if progress.outer_retrying and policy.nested == "defer":
         return Stop(Reason.nested, "left to the call further out, which is already retrying", found)
     wait = Wait(delay, previous, found, rule, key)
-    return _past_guards(policy, wait) if policy._guarded else wait
+    if not policy._guarded:
+        return wait
+    return _past_guards(policy, wait, None if progress.ends is None else progress.ends - now)
 
 
-def _past_guards(policy: Policy, wait: Wait) -> Wait | Stop:
+def _past_guards(policy: Policy, wait: Wait, left: float | None) -> Wait | Stop:
     if policy.breaker is not None and (refusal := refused_by(policy.breaker)) is not None:
         return Stop(Reason.circuit, str(refusal), wait.verdict)
     if policy.budget is None or policy.budget.is_async:
         return wait
     try:
-        return afford(policy, wait, ask(policy, wait))
+        return afford(policy, wait, in_time(left, ask, policy, wait))
     except Exception as error:  # noqa: BLE001 - a budget may be the user's own
         return broke(error, wait)
 

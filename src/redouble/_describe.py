@@ -9,6 +9,7 @@ from . import backoff as _backoff
 from ._numbers import INF
 from ._record import Record, assign
 from .backoff import delays, shown_name
+from .budget import RatioBudget
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _nested(policy: Policy) -> str:
 def _guards(policy: Policy) -> list[str]:
     lines: list[str] = []
     if policy.budget is not None and not once(policy):
-        lines.append(f"Retries only while {policy.budget.name} has something left.")
+        lines.append(f"Retries only while {policy.budget.name} has something left{_load(policy)}.")
     if policy.breaker is not None:
         lines.append(
             f"Calls only while the circuit of {policy.breaker.name} is not open, and ends when it opens."
@@ -154,6 +155,21 @@ def _guards(policy: Policy) -> list[str]:
     if policy._falls_back and policy.enabled is not False:
         lines.append("Gives a fallback where it would give up on what may be retried.")
     return lines
+
+
+def _load(policy: Policy) -> str:
+    if not isinstance(policy.budget, RatioBudget):
+        return ""
+    return f": {loads(policy, policy.budget)} when everything fails"
+
+
+def loads(policy: Policy, budget: RatioBudget) -> str:
+    """Return the load that a budget allows a process, at three rates of calls."""
+    most = INF if policy.attempts is None else policy.attempts
+    found = [(rate, min(budget.load(rate), most)) for rate in (1, 10, 100)]
+    return ", ".join(
+        f"{load:.3g} x the load at {rate} call{'s' if rate > 1 else ''}/s" for rate, load in found
+    )
 
 
 def _longest(policy: Policy) -> str:

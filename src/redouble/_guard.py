@@ -49,6 +49,22 @@ class InterruptSafeLock(_thread.RLock):  # type: ignore[misc]  # pyright: ignore
 Lock = InterruptSafeLock if sys.version_info >= (3, 14) else _thread.RLock
 
 
+# Seconds that the call which asks or tells a guard has left, for guards that may have to wait.
+time_given: ContextVar[float | None] = ContextVar("redouble time for guards", default=None)
+
+
+def in_time(left: float | None, method: Callable[..., Any], *args: Any) -> Any:
+    """Ask or tell a guard, which may take no more than a part of the time that is left."""
+    if left is None:
+        return method(*args)
+    outer = time_given.get()
+    try:
+        time_given.set(left)
+        return method(*args)
+    finally:
+        time_given.set(outer)
+
+
 class Guard:
     """State of a dependency, shared on purpose. Safe to share between threads and tasks."""
 
@@ -154,6 +170,36 @@ class Gate(Guard):
     ) -> None:
         await self._aleave(_pop(self), error)
 
+    def _around(self, function: Any) -> Any:
+        """The function, every call of which passes this guard."""
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            ticket = self._enter()
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:
+                self._leave(ticket, error)
+                raise
+            self._leave(ticket, None)
+            return result
+
+        return wrapper
+
+    def _around_async(self, function: Any) -> Any:
+        """The same for an async function."""
+
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            ticket = await self._aenter()
+            try:
+                result = await function(*args, **kwargs)
+            except BaseException as error:
+                await self._aleave(ticket, error)
+                raise
+            await self._aleave(ticket, None)
+            return result
+
+        return wrapper
+
 
 # The gates that were entered with ``with`` here, innermost last: one gate may be open in many contexts.
 _entered: ContextVar[tuple[tuple[Gate, Any], ...]] = ContextVar("redouble gates", default=())
@@ -185,32 +231,4 @@ def _guarded(gate: Gate, function: Any) -> Any:
         )
     if kind == SYNC and gate.is_async:
         raise TypeError(f"{gate.name} must be awaited, and {name_of(function)} is sync")
-    return _async_way(gate, function) if kind == ASYNC else _sync_way(gate, function)
-
-
-def _sync_way(gate: Gate, function: Any) -> Any:
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        ticket = gate._enter()
-        try:
-            result = function(*args, **kwargs)
-        except BaseException as error:
-            gate._leave(ticket, error)
-            raise
-        gate._leave(ticket, None)
-        return result
-
-    return wrapper
-
-
-def _async_way(gate: Gate, function: Any) -> Any:
-    async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        ticket = await gate._aenter()
-        try:
-            result = await function(*args, **kwargs)
-        except BaseException as error:
-            await gate._aleave(ticket, error)
-            raise
-        await gate._aleave(ticket, None)
-        return result
-
-    return wrapper
+    return gate._around_async(function) if kind == ASYNC else gate._around(function)

@@ -31,6 +31,8 @@ _PAUSE = 1.0
 
 
 def _budget(clock: FakeClock) -> RatioBudget:
+    # No floor: there is one user, whose next call waits for the last, and the share is to be seen, as in a
+    # service that many users call. What a floor adds to few calls is `RatioBudget.load`.
     return RatioBudget(0.1, floor_per_second=0, window=60.0, clock=clock)
 
 

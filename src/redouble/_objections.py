@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from ._callables import is_async
 from ._catalogue import RETRYABLE_WHEN_HINTED, STATUS_CAUSES
-from ._describe import Objection, once
+from ._describe import Objection, loads, once
 from ._numbers import INF
 from ._shapes import probe
 from ._waiting import (
@@ -28,6 +28,7 @@ from ._waiting import (
     no_wait,
     place,
 )
+from .budget import RatioBudget
 from .classify import Cause, Classifier
 
 TYPE_CHECKING = False
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from .policy import Policy
 
     Found = Iterator[Objection]
+
+
+# Retries a second in each process, above which a floor is more than a start for quiet hours.
+_HIGH_FLOOR = 1.0
 
 
 def objections(policy: Policy) -> tuple[Objection, ...]:
@@ -177,6 +182,19 @@ def budget_too_small(policy: Policy) -> Found:
         )
 
 
+def budget_floor_high(policy: Policy) -> Found:
+    budget = policy.budget
+    if isinstance(budget, RatioBudget) and budget.floor_per_second > _HIGH_FLOOR and not once(policy):
+        yield Objection(
+            "budget_floor_high",
+            "budget",
+            f"budget allows {budget.floor_per_second:g} retries a second besides {budget.ratio:.0%} of calls",
+            f"in each process that has few calls the share means nothing: {loads(policy, budget)} when "
+            "everything fails",
+            "write budget=RatioBudget(), whose floor is 0.3 a second",
+        )
+
+
 CHECKS: tuple[Callable[[Policy], Found], ...] = (
     no_jitter,
     no_wait,
@@ -194,6 +212,7 @@ CHECKS: tuple[Callable[[Policy], Found], ...] = (
     permanent_retried,
     credentials_not_renewed,
     budget_too_small,
+    budget_floor_high,
 )
 
 

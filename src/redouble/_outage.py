@@ -40,7 +40,7 @@ _POLICIES = {
 
 
 def _budget(clock: FakeClock) -> RatioBudget:
-    return RatioBudget(0.1, floor_per_second=0, clock=clock)
+    return RatioBudget(clock=clock)
 
 
 def _breaker(clock: FakeClock) -> CircuitBreaker:

@@ -149,8 +149,17 @@ class Race:
             )
             emit(event, self.plan.listeners, logged=True)
 
-    def refused(self, *, for_good: bool = False) -> None:
-        """It cannot be made. The next may be, at its own time, while there is one to wait for till then."""
+    def refused(self, cost: float = 0.0, *, for_good: bool = False) -> None:
+        """It cannot be made, and what it cost is given back.
+
+        The next may be, at its own time, while there is one to wait for till then.
+        """
+        budget = self.plan.budget
+        if cost and budget is not None:
+            try:
+                budget.give_back(cost)
+            except Exception as error:  # noqa: BLE001 - a budget may be anybody's code
+                report(budget, f"the budget {budget.name} failed", error)
         self._open -= 1
         self._cause = None
         if for_good or not self._open:
@@ -242,10 +251,14 @@ class Race:
         budget = self.plan.budget
         if budget is None:
             return
+        # A first attempt that is still running was overtaken, by a failure or by a hedge that won.
+        overtaken = 1 in self._since and self._winner != 1
+        if overtaken and not self._winner and isinstance(self.error, Exception):
+            self._untold = True
         await self._tell_failure(budget)
         cost = self._costs.get(self._winner, 0.0)
-        if self._winner and (cost or not budget.full):
-            await _answer(budget, lambda: budget.success(cost))
+        if self._winner:
+            await _answer(budget, lambda: _told_of_success(budget, cost, overtaken))
 
     def _learn(self) -> None:
         latencies = self.plan.latencies
@@ -262,6 +275,12 @@ class Race:
         if self._untold:
             self._untold = False
             await _answer(budget, budget.failure)
+
+
+def _told_of_success(budget: Budget, cost: float, overtaken: bool) -> Any:
+    if overtaken:
+        return budget._hedged(cost)
+    return None if budget.full and not cost else budget.success(cost)
 
 
 async def _answer(budget: Budget, question: Callable[[], Any]) -> Any:

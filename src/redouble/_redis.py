@@ -7,6 +7,8 @@ clusters too. It is sent by its digest; a server that does not know it yet is gi
 from __future__ import annotations
 
 from ._callables import is_async
+from ._numbers import INF
+from ._shapes import entry, probe, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from ._store import Words
 
 # Numbers travel as text of 17 digits: Redis would cut a number down to its whole part.
+# The last word is "True" where the script must write in any case: a replica that is read-only, or a server
+# that is full, fails then, and is not taken for one that is back because it could be read.
 # A budget is a text that holds what is left. No key: it is full.
 BUDGET = """
 local capacity, gain, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -32,11 +36,11 @@ if cost > 0 and tokens >= needed then
   taken = cost
   tokens = tokens - cost
 end
-if tokens < capacity then
+local is_full = tokens >= capacity
+if not is_full or ARGV[6] == 'True' then
   redis.call('SET', KEYS[1], string.format('%.17g', tokens), 'PX', string.format('%.0f', ttl))
-elseif held then
-  redis.call('DEL', KEYS[1])
 end
+if is_full then redis.call('DEL', KEYS[1]) end
 return {string.format('%.17g', taken), string.format('%.17g', tokens)}
 """
 
@@ -136,7 +140,7 @@ elseif counts and happening == 'release' and state == 'half-open' then
 end
 
 local function exact(n) return n and string.format('%.17g', n) or '' end
-if changed then
+if changed or ARGV[11] == 'True' then
   redis.call('HSET', KEYS[1], 'state', state, 'generation', exact(generation), 'oldest', exact(oldest),
     'failures', failures, 'successes', successes, 'ends', exact(ends), 'since', exact(since), 'last', last,
     'probes', table.concat(probes, ' '))
@@ -159,11 +163,11 @@ class RedisLink:
             raise TypeError(f"client must be a redis.Redis or a redis.asyncio.Redis, got {client!r}")
         self.client = client
         self.key = key
-        self.is_async = is_async(client.execute_command)
+        self.is_async = self.cuts_off = is_async(client.execute_command)
         self._script = script
         self._digest: str | None = None
 
-    def run(self, words: Words) -> Any:
+    def run(self, words: Words, patience: float) -> Any:
         """Runs the script on the server; gives something to await where the client is async."""
         return self._run_async(words) if self.is_async else self._run(words)
 
@@ -189,6 +193,36 @@ class RedisLink:
 
             self._digest = hashlib.sha1(self._script.encode(), usedforsecurity=False).hexdigest()
         return self._digest
+
+
+def warn_of_patience(client: Any, name: str, slow: float) -> None:
+    """Warn if a sync client may hold a call up for longer than ``slow``; an asyncio client is cut off."""
+    timeout, retries = _patience(client)
+    if timeout <= slow and not retries:
+        return
+    import warnings
+
+    found = [f"waits {timeout:g} s for an answer"] if timeout > slow else []
+    found += [f"repeats a command {retries} times"] if retries else []
+    warnings.warn(
+        f"the client of {name} {' and '.join(found)}, so a server that hangs holds up a call for longer than "
+        f"slow={slow:g}: make the client with socket_timeout={slow:g}, socket_connect_timeout={slow:g} "
+        "and retry=None",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+def _patience(client: Any) -> tuple[float, int]:
+    """Return the longest timeout of a client, and how often it repeats a command; zeros if unknown."""
+    pool = probe(client, "connection_pool") or probe(client, "nodes_manager")
+    settings = probe(pool, "connection_kwargs")
+    if settings.__class__ is not dict:
+        return 0.0, 0
+    timeout, connecting = entry(settings, "socket_timeout"), entry(settings, "socket_connect_timeout")
+    timeouts = [INF if seconds is None else seconds for seconds in (timeout, connecting or timeout)]
+    retries = whole(probe(entry(settings, "retry") or probe(client, "retry"), "_retries"))
+    return max([number for number in timeouts if isinstance(number, (int, float))], default=0.0), retries or 0
 
 
 # About 30 years: more is not a time that Redis takes.

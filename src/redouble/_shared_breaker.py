@@ -57,8 +57,9 @@ class SharedBreaker(Shared, Breaker):
         self.ttl = check.some_seconds("ttl", ttl)
         self.refresh = check.some_seconds("refresh", refresh)
         self._ask_at = self._heard_at = -INF
-        self._asked = 0
-        self._heard = 0
+        # The numbers of the last question, of the one whose answer is known here, and of the last that was
+        # asked before the generation was known that is known here.
+        self._asked = self._heard = self._settled = 0
         self._to_give_back: tuple[str, ...] = ()
 
     # What is known here
@@ -94,8 +95,12 @@ class SharedBreaker(Shared, Breaker):
         return self.available and not self._to_give_back
 
     def refuses(self) -> bool:
-        """Whether a call would be refused now, as far as is known here. Asks nobody."""
-        return self._twin.refuses()
+        """Whether a call would be refused now, as far as is known here. Asks nobody.
+
+        False where what is known is older than ``refresh``: others may have closed the circuit, and `enter`
+        asks the store.
+        """
+        return self._now() < self._ask_at and self._twin.refuses()
 
     def refusal(self) -> CircuitOpen:
         """The error with which a call is refused."""
@@ -125,7 +130,7 @@ class SharedBreaker(Shared, Breaker):
             return copy.ticket(place)
 
         def otherwise() -> int:
-            self._ask_at = self._now() + self.refresh
+            self._go_on_here()
             return self._twin.enter(listeners)
 
         return self._ask(words, answered, otherwise, lambda: self._give_back(place))
@@ -216,6 +221,7 @@ class SharedBreaker(Shared, Breaker):
             return result()
 
         def otherwise() -> Any:
+            self._go_on_here()
             here()
             return result()
 
@@ -239,16 +245,32 @@ class SharedBreaker(Shared, Breaker):
         return (happening, *words, " ".join(places)), learn
 
     def _learn(self, copy: Copy, number: int, given_back: tuple[str, ...]) -> None:
-        """Makes the twin what the store has said, unless the answer to a later question is known already."""
+        """Make the twin what the store has said, unless something later is known already.
+
+        Of two generations the higher is the later one, whichever question was asked first: the store may
+        have carried them out in the other order. It begins at zero where the store has lost its key, which
+        is believed if it was asked when the higher one was known.
+        """
         twin, now = self._twin, self._now()
         with twin._lock:
             self._to_give_back = tuple([p for p in self._to_give_back if p not in given_back])
-            if number > self._heard:
+            known = twin._circuit.phase.generation
+            before = self._heard if copy.generation == known else self._settled
+            if copy.generation > known or number > before:
                 self._heard = number
+                if copy.generation != known:
+                    self._settled = self._asked
                 self._heard_at, self._ask_at = now, now + self.refresh
                 twin._hide()
                 copy.put_into(twin._circuit, self.failures, now)
                 twin._show()
+
+    def _go_on_here(self) -> None:
+        """The twin decides: answers to earlier questions do not undo that."""
+        now = self._now()
+        with self._twin._lock:
+            self._heard = self._settled = self._asked
+            self._ask_at = now + self.refresh
 
     def _fail_here(self, ticket: int | None, text: str | None, listeners: tuple[Listener, ...]) -> None:
         # Not by the twin's own method, which would ask ``ignore`` a second time.

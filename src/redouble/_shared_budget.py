@@ -50,6 +50,7 @@ class SharedBudget(Shared, Budget):
         self.refresh = check.some_seconds("refresh", refresh)
         self._earned = 0.0
         self._ask_at = -INF
+        self._asked = self._heard = 0
 
     @property
     def full(self) -> bool:  # type: ignore[override]
@@ -94,6 +95,11 @@ class SharedBudget(Shared, Budget):
         """A first attempt that failed costs nothing."""
         return self._at_once(nothing)
 
+    def give_back(self, cost: float) -> None:
+        """Takes back what a retry cost that was not made; the store hears of it with the next question."""
+        with self._lock:
+            self._earned = min(self._earned + cost, self.capacity)
+
     def _exchange(
         self, cost: float, needed: float, answered: Callable[[float], Any], otherwise: Callable[[], Any]
     ) -> Any:
@@ -103,16 +109,21 @@ class SharedBudget(Shared, Budget):
             # An answer that gets lost takes this along: too little is on the safe side, twice is not.
             gain, self._earned = self._earned, 0.0
             self._ask_at = now + self.refresh
+            self._asked = number = self._asked + 1
 
         def learn(answer: tuple[float, float]) -> Any:
             taken, tokens = answer
             with self._twin._lock:
-                self._twin._keep(tokens)
+                if number > self._heard:
+                    self._heard = number
+                    self._twin._keep(0.0, tokens)
             return answered(taken)
 
         def go_on_here() -> Any:
             with self._twin._lock:
-                self._twin._keep(self._twin.tokens + gain)
+                # Whatever the store says to questions that were asked before this, the twin has spent since.
+                self._heard = self._asked
+                self._twin._keep(gain)
             return otherwise()
 
         return self._ask((self.capacity, gain, cost, needed, self.ttl), learn, go_on_here)

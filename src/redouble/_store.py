@@ -1,8 +1,9 @@
 """A guard whose state is in a store that others share, and whose local twin stands in when the store is away.
 
 A store that fails, or that takes longer than ``slow`` seconds, is away: the twin answers instead, and the
-call that is guarded never notices. Once in ``retry_in`` seconds one caller tries the store again. Every
-answer of the store is copied to the twin, which so begins with what was seen last.
+call that is guarded never notices. Once in ``retry_in`` seconds one caller tries the store again, by a
+question that writes: a read-only replica or a full server answers questions that only read, and would be
+believed. Every answer of the store is copied to the twin, which so begins with what was seen last.
 
 The same words are spoken to a sync and to an async store. What to do with the answer is given along.
 """
@@ -10,9 +11,12 @@ The same words are spoken to a sync and to an async store. What to do with the a
 from __future__ import annotations
 
 from . import _checks as check
-from ._guard import Guard
+from ._guard import Guard, time_given
 from ._loops import in_trio, time_limit
+from ._numbers import INF
 from ._text import kind_of, masked_line, shown
+from .classify import Cause, verdict
+from .context import here, shorter, time_left
 from .events import StoreChanged, emit, wanted
 
 TYPE_CHECKING = False
@@ -32,9 +36,19 @@ if TYPE_CHECKING:
         """A way to a store."""
 
         is_async: bool
+        cuts_off: bool  # whether it ends a question that takes longer than it may
 
-        def run(self, words: Words, /) -> Any:
-            """Asks the store; what comes back is awaited where the link is async."""
+        def run(self, words: Words, patience: float, /) -> Any:
+            """Asks the store; what comes back is awaited where the link is async.
+
+            The last word is true where the store must prove that it can be written to.
+            """
+
+
+# How much of the time that a call has left one question may take: the function is to be called, too.
+_PART = 0.25
+# For so many times ``retry_in`` a caller with too little time leaves it to others to try a sync client.
+_LEFT_TO_OTHERS = 9
 
 
 class Later:
@@ -81,6 +95,8 @@ class Shared(Guard):
         self.listeners = check.listeners("listeners", listeners)
         self._retry_at: float | None = None
         self._trying = False
+        self._back_at = -INF
+        self._silent_since: float | None = None
 
     @property
     def available(self) -> bool:
@@ -104,107 +120,148 @@ class Shared(Guard):
         long, or the caller was interrupted.
         """
         ask = self._ask_and_await if self.is_async else self._ask_and_wait
-        return ask(words, answered, otherwise, lost)
+        return ask(words, self._patience(), answered, otherwise, lost)
+
+    def _patience(self) -> float:
+        """Return how long the store may take: ``slow``, but never more than a part of the call's own time."""
+        around = here()
+        left = shorter(time_given.get(), None if around is None else time_left(around))
+        return self.slow if left is None else min(self.slow, left * _PART)
 
     def _ask_and_wait(
         self,
         words: Words,
+        patience: float,
         answered: Callable[[Any], Any],
         otherwise: Callable[[], Any],
         lost: Callable[[], None],
     ) -> Any:
-        if not self._may_ask():
+        proving = self._may_ask(patience)
+        if proving is None:
             return otherwise()
+        began = self._now()
         try:
-            began = self._now()
-            answer = self._read(self._link.run(words))
+            answer = self._read(self._link.run((*words, proving), patience))
             took = self._now() - began
-        except Exception as error:  # noqa: BLE001 - whatever a store fails with is not the call's failure
-            trouble = _trouble_of(error)
+        except Exception as failure:  # noqa: BLE001 - whatever a store fails with is not the call's failure
+            trouble, dropped = _trouble_of(failure), _was_dropped(failure)
         except BaseException:
-            self._give_up_asking(lost)
+            self._give_up_asking(proving, lost)
             raise
         else:
             # It is late, but it is the answer; those who come next need not wait as long.
-            self._settle(self._slowness(took) if took > self.slow else None)
+            self._settle(proving, began, self._slowness(took) if took > self.slow else None)
             return answered(answer)
         lost()
-        self._settle(trouble)
+        cut = patience <= self._now() - began < self.slow
+        self._settle(proving, began, trouble, cut=cut, dropped=dropped)
         return otherwise()
 
     async def _ask_and_await(
         self,
         words: Words,
+        patience: float,
         answered: Callable[[Any], Any],
         otherwise: Callable[[], Any],
         lost: Callable[[], None],
     ) -> Any:
-        if not self._may_ask():
+        proving = self._may_ask(self.slow)
+        if proving is None:
             return otherwise()
+        began, answer, trouble, cut, dropped = self._now(), None, None, False, False
+        cancelled_before = _cancellations()
         try:
-            answer, trouble = await self._within_time(words)
+            try:
+                with time_limit(patience) as limit:
+                    answer = self._read(await self._link.run((*words, proving), patience))
+                if limit.struck:
+                    trouble, cut = self._slowness(patience), patience < self.slow
+            except Exception as failure:  # noqa: BLE001 - whatever a store fails with is not the call's failure
+                trouble, dropped = _trouble_of(failure), _was_dropped(failure)
+            if _cancellations() > cancelled_before:
+                # A client that waits with asyncio.wait_for swallows a cancellation now and then, before
+                # Python 3.12. The task is to end all the same.
+                import asyncio
+
+                raise asyncio.CancelledError
         except BaseException:
-            self._give_up_asking(lost)
+            self._give_up_asking(proving, lost)
             raise
         if trouble is None:
-            self._settle(None)
+            self._settle(proving, began, None)
             return answered(answer)
         lost()
-        self._settle(trouble)
+        self._settle(proving, began, trouble, cut=cut, dropped=dropped)
         return otherwise()
 
-    async def _within_time(self, words: Words) -> tuple[Any, Trouble | None]:
-        """The answer; or none, and why."""
-        answer, trouble, cancelled_before = None, None, _cancellations()
-        try:
-            with time_limit(self.slow) as limit:
-                answer = self._read(await self._link.run(words))
-            if limit.struck:
-                trouble = self._slowness(self.slow)
-        except Exception as error:  # noqa: BLE001 - whatever a store fails with is not the call's failure
-            trouble = _trouble_of(error)
-        if _cancellations() > cancelled_before:
-            # A client that waits with asyncio.wait_for swallows a cancellation now and then, before
-            # Python 3.12. The task is to end all the same.
-            import asyncio
+    def _may_ask(self, patience: float) -> bool | None:
+        """Whether to ask the store, and whether the question must prove that it is back; ``None``: not now.
 
-            raise asyncio.CancelledError
-        return answer, trouble
-
-    def _may_ask(self) -> bool:
-        """Whether to ask the store: while it is away, one caller at a time may, and not too soon."""
+        While it is away one caller at a time tries it, and not too soon. A sync client cannot be cut off, so
+        a caller with little time leaves that to others for a while.
+        """
         if self.available:
-            return True
+            return False
         now = self._now()
+        longer = 0.0 if patience >= self.slow or self._link.cuts_off else _LEFT_TO_OTHERS * self.retry_in
         with self._lock:
             if self._retry_at is None:
-                return True
-            if self._trying or now < self._retry_at:
                 return False
+            if self._trying or now < self._retry_at + longer:
+                return None
             self._trying = True
         return True
 
-    def _give_up_asking(self, lost: Callable[[], None]) -> None:
+    def _give_up_asking(self, proving: bool, lost: Callable[[], None]) -> None:
         """The caller was interrupted, which says nothing about the store: another may try."""
-        self._trying = False
+        if proving:
+            self._trying = False
         lost()
 
-    def _settle(self, trouble: Trouble | None) -> None:
-        """The store has answered, or not: a change is told once, when it is made and the lock is free."""
-        if trouble is None and self._retry_at is None:
+    def _settle(
+        self,
+        proving: bool,
+        began: float,
+        trouble: Trouble | None,
+        *,
+        cut: bool = False,
+        dropped: bool = False,
+    ) -> None:
+        """Note that the store has answered, or not. A change is told once, when the lock is free."""
+        if trouble is None and not proving and self._silent_since is None:
             return
-        retry_at = None if trouble is None else self._now() + self.retry_in
+        now = self._now()
         with self._lock:
-            changed = (self._retry_at is None) is not (retry_at is None)
-            self._retry_at = retry_at
-            self._trying = False
-        if changed and wanted(self.listeners):
+            was_away = self._retry_at is not None
+            if proving:
+                self._trying = False
+            if trouble is None:
+                self._silent_since = None
+                if proving:
+                    self._retry_at, self._back_at = None, now
+            elif proving or not self._passes(now, began, cut, dropped):
+                self._retry_at = now + self.retry_in
+            is_away = self._retry_at is not None
+        if was_away is not is_away and wanted(self.listeners):
             kind, message = trouble or (None, None)
-            event = StoreChanged(self.name, available=trouble is None, error_type=kind, error_message=message)
+            event = StoreChanged(self.name, available=not is_away, error_type=kind, error_message=message)
             emit(event, self.listeners, logged=True)
 
+    def _passes(self, now: float, began: float, cut: bool, dropped: bool) -> bool:
+        """Whether a failed question says nothing about the store as it is now. Under the lock.
+
+        The store has come back since the question was asked; or so short a while ago that a connection from
+        before was dropped only now; or the call had no time to wait, and others were answered lately.
+        """
+        if cut:
+            if self._silent_since is None:
+                self._silent_since = began
+            return now - self._silent_since < self.slow
+        return began < self._back_at or (dropped and now < self._back_at + self.retry_in)
+
     def _slowness(self, took: float) -> Trouble:
-        return "TimeoutError", f"no answer within {self.slow:g} s" + (
+        limit = min(took, self.slow)
+        return "TimeoutError", f"no answer within {limit:.3g} s" + (
             f": it took {took:.3g} s" if took > self.slow else ""
         )
 
@@ -225,3 +282,8 @@ def _cancellations() -> int:
 
 def _trouble_of(error: Exception) -> Trouble:
     return kind_of(error), masked_line(shown(error))
+
+
+def _was_dropped(error: Exception) -> bool:
+    """Whether a connection was lost: a client keeps several, and finds each of them dead by itself."""
+    return verdict(error).cause in (Cause.connection, Cause.disconnected)

@@ -102,7 +102,7 @@ def admit(call: Call) -> bool:
 def _enter(call: Call, breaker: Breaker) -> CircuitOpen | None:
     """Asks the breaker for a ticket; gives its refusal, to be raised outside of any except block."""
     try:
-        call.ticket = breaker.enter(call.policy.listeners)
+        call.ticket = call.ask(breaker.enter, call.policy.listeners)
     except CircuitOpen as refusal:
         return refusal.with_traceback(None)  # whose frames would hold it, and the call
     except Exception as trouble:  # noqa: BLE001 - a breaker may be the user's own; the call goes on
@@ -206,7 +206,7 @@ def pause(call: Call) -> bool:
         call.let_go()
         return True
     finally:
-        call.held = None
+        call.end_wait()
 
 
 def wait(call: Call, seconds: float) -> bool:

@@ -17,6 +17,7 @@ from ._awaitables import Usual, is_awaited
 from ._call import Call
 from ._callables import truth
 from ._decide import Refused
+from ._guarding import no_ticket
 from ._sync import failed, resume, start, within
 from ._trouble import report
 from .context import NUMBER, RUNNING, first_attempt
@@ -85,7 +86,7 @@ def _wrap_judged(policy: Policy, function: Function, name: str) -> Function:
     return wrapper
 
 
-def _wrap_guarded(policy: Policy, function: Function, name: str) -> Function:
+def _wrap_guarded(policy: Policy, function: Function, name: str) -> Function:  # noqa: C901 - spelled out, for speed
     """For a policy whose budget and breaker look on, and that asks for nothing else.
 
     While the circuit is closed and nothing is amiss, they are looked at and not spoken to.
@@ -94,7 +95,10 @@ def _wrap_guarded(policy: Policy, function: Function, name: str) -> Function:
     usual = Usual()
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        ticket = breaker.ticket
+        try:
+            ticket = breaker.ticket
+        except Exception as trouble:  # noqa: BLE001 - it may be a property of the user's own
+            ticket = no_ticket(breaker, trouble)
         if ticket is None:
             return start(policy, name, None, function, args, kwargs)
         try:
@@ -119,14 +123,17 @@ def _wrap_guarded(policy: Policy, function: Function, name: str) -> Function:
     return wrapper
 
 
-def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:
+def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:  # noqa: C901 - as below
     """The same for a first attempt that has to know of itself or the time, or whose result is looked at."""
     _, breaker = onlookers(policy)
     usual = Usual()
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         first = first_attempt(policy, name, args, kwargs) if policy._in_context else None
-        ticket = breaker.ticket
+        try:
+            ticket = breaker.ticket
+        except Exception as trouble:  # noqa: BLE001 - it may be a property of the user's own
+            ticket = no_ticket(breaker, trouble)
         if ticket is None or (first is not None and not first[NUMBER]):
             return start(policy, name, first, function, args, kwargs)
         try:
@@ -140,7 +147,7 @@ def _wrap_watched(policy: Policy, function: Function, name: str) -> Function:
                 if type(result) is not usual.kind and is_awaited(result, usual):
                     return take_over(policy, name, first, result, function, args, kwargs)
                 if policy.until is None or truth("until", policy.until(result)):
-                    tell_onlookers(policy, name, ticket)
+                    tell_onlookers(policy, name, ticket, first)
                     return result
                 call = Call(policy, name, (args, kwargs), first, ticket)
                 if not failed(call, Refused(result)):

@@ -69,7 +69,7 @@ async def _attempt(race: Race, clock: Clock, function: Function, args: Args, kwa
         # In this task, so that a slow budget does not keep a result from coming out.
         cost = (await race.afford()) if race.begun else 0.0
         if race.begun and (race.over or not cost):
-            race.refused()
+            race.refused(cost)
             return
         number = race.begin(clock(), cost)
         if number > 1:

@@ -92,7 +92,7 @@ def _start(
         _attempt(*work)
         _hear(race, outcomes, threads, 0.0)
     else:
-        race.refused(for_good=True)
+        race.refused(cost, for_good=True)
 
 
 def _thread(name: str, work: tuple[Any, ...]) -> threading.Thread | None:

@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 class Consecutive:
     """So many failures in a row."""
 
-    __slots__ = ("_failures", "_limit")
+    __slots__ = ("_limit", "failures")
     counts_successes = False
     window: Any = None
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._failures = 0
+        self.failures = 0
 
     def success(self, now: float) -> None:
-        self._failures = 0
+        self.failures = 0
 
     def failure(self, now: float) -> bool:
-        self._failures += 1
-        return self._failures >= self._limit
+        self.failures += 1
+        return self.failures >= self._limit
 
     def counted(self, now: float) -> tuple[int, int]:
-        return self._failures, self._failures
+        return self.failures, self.failures
 
 
 class _Rate:
@@ -47,6 +47,7 @@ class _Rate:
 
     __slots__ = ("_minimum", "_rate")
     counts_successes = True
+    failures: Any = None  # not looked at: a success always counts
 
     def __init__(self, rate: float, minimum: int) -> None:
         self._rate = rate

@@ -64,6 +64,14 @@ class Window:
         """Counts one of the others. The caller holds a lock."""
         self._turn(now).marked += 1
 
+    def unmark(self) -> None:
+        """Take back the last one that was marked, if it is still in the window. The caller holds a lock."""
+        slots = list(self._slots.items())  # at once: others count meanwhile
+        for _, slot in sorted(slots, reverse=True):
+            if slot.marked:
+                slot.marked -= 1
+                return
+
     def read(self, now: float) -> tuple[int, int]:
         """Both counts of the last ``seconds``. The caller holds a lock."""
         self._turn(now)

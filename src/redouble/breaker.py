@@ -313,10 +313,13 @@ class CircuitBreaker(Breaker):
 
     def _show(self) -> None:
         """What a call looks at before it asks or tells anything. Under the lock, after a change."""
-        phase = self._circuit.phase
-        if phase.state is State.closed:
-            self.clean = not self._counts_successes and self._circuit.count.counted(0.0)[1] == 0
-            self._window = self._circuit.count.window
+        circuit = self._circuit
+        phase, count = circuit.phase, circuit.count
+        window = count.window
+        # From here on nothing is called: a signal handler that changes the circuit comes before, or after.
+        if circuit.phase is phase and phase.state is State.closed:
+            self.clean = count.failures == 0
+            self._window = window
             self.ticket = phase.generation
 
     def _ignores(self, error: Exception) -> bool:

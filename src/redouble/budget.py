@@ -69,6 +69,13 @@ class Budget(Guard):
     def failure(self) -> Any:
         """The first attempt of a call has failed."""
 
+    def give_back(self, cost: float) -> None:
+        """Takes back what a retry cost that was not made after all: a circuit has opened, time was up."""
+
+    def _hedged(self, cost: float) -> Any:
+        """A hedge has won, for which this was paid, while the first attempt was still running."""
+        return self.success(cost)
+
     @property
     def tokens(self) -> float:
         """What is left, in the unit of the costs."""
@@ -136,26 +143,40 @@ class TokenBudget(Budget):
         """Takes the cost of one retry and gives it; 0.0, with nothing taken, if there is not enough."""
         cost = self.timeout_cost if timeout else self.cost
         reserve = self._reserve(priority) * self.capacity
+        needed = max(cost, reserve)
         with self._lock:
-            if not max(cost, reserve) <= self._tokens < INF:
-                self._keep(self._tokens)
-                return 0.0
-            self._keep(self._tokens - cost)
-        return cost
+            # No call between the look and the change: a signal handler may come in there, and take some, too.
+            if needed <= self._tokens < INF:
+                self.full = False
+                self._tokens -= cost
+                return cost
+            self._keep(0.0)
+        return 0.0
 
     def success(self, cost: float = 0.0) -> None:
         """Gives back the last cost of a call that has succeeded; earns a little if it had none."""
         gain = self.earn if not cost else cost if self.refund is None else self.refund
         with self._lock:
-            self._keep(self._tokens + gain)
+            self._keep(gain)
 
-    def _keep(self, tokens: float) -> None:
-        """The one place where tokens change: within bounds, and nothing that is no number gets in."""
-        tokens = 0.0 if not 0.0 <= tokens < INF else min(tokens, self.capacity)
+    def give_back(self, cost: float) -> None:
+        """Puts back what a retry cost that was not made."""
+        with self._lock:
+            self._keep(cost)
+
+    def _keep(self, gain: float, tokens: float | None = None) -> None:
+        """Add to the tokens, or set them: within bounds, and nothing that is no number gets in."""
+        capacity = self.capacity
+        # From here on nothing is called, so that a signal handler comes before all of it, or after.
+        tokens = (self._tokens if tokens is None else tokens) + gain
+        if not 0.0 <= tokens < INF:
+            tokens = 0.0
+        elif tokens > capacity:
+            tokens = capacity
         # In this order, a thread that is ended between the two leaves a budget that is told too much.
         self.full = False
         self._tokens = tokens
-        self.full = tokens == self.capacity
+        self.full = tokens == capacity
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self._tokens:g} of {self.capacity:g} tokens>"
@@ -165,8 +186,9 @@ class RatioBudget(Budget):
     """Retries may be a share of recent calls, plus a few in every second.
 
     In the last ``window`` seconds there may be ``ratio`` retries for each call, plus ``floor_per_second``
-    for each second of it, so that a client with few calls may retry, too. Calls and retries fall out of
-    the window by tenths of it.
+    for each second of it, so that a client with few calls may retry, too. The default floor pays for the
+    three retries of one call every ten seconds; `load` says what it adds when everything fails. Calls and
+    retries fall out of the window by tenths of it.
 
     >>> budget = RatioBudget(ratio=0.1, floor_per_second=0)
     >>> for _ in range(20):
@@ -178,7 +200,7 @@ class RatioBudget(Budget):
     def __init__(
         self,
         ratio: float = 0.1,
-        floor_per_second: float = 10,
+        floor_per_second: float = 0.3,
         window: float | timedelta = 10.0,
         *,
         reserves: Mapping[int, float] = RESERVES,
@@ -205,12 +227,14 @@ class RatioBudget(Budget):
         share = self._reserve(priority)
         now = self._now()
         with self._lock:
+            # Counted first, and taken back if it was too much: a signal handler may come in at any line.
+            self._counts.mark(now)
             allowed, used = self._reckon(now)
-            left = allowed - used
+            left = allowed - used + 1
             # A little air: ten times a tenth is not quite one.
             if left + 1e-9 < max(1.0, share * allowed):
+                self._counts.unmark()
                 return 0.0
-            self._counts.mark(now)
         return 1.0
 
     def success(self, cost: float = 0.0) -> None:
@@ -228,12 +252,30 @@ class RatioBudget(Budget):
         """Counts a call whose first attempt has failed."""
         self._counts.add(self._now())
 
+    def give_back(self, cost: float) -> None:
+        """Counts a retry no longer that was not made."""
+        with self._lock:
+            self._counts.unmark()
+
+    def _hedged(self, cost: float) -> None:
+        self.success()  # its first attempt has not failed, so the call was not counted
+
     @property
     def at_rest(self) -> bool:
         """Whether there were no retries lately."""
         now = self._now()
         with self._lock:
             return self._reckon(now)[1] == 0
+
+    def load(self, calls_per_second: float) -> float:
+        """Return the requests for each call when everything fails, at this many calls per second.
+
+        For one process, and for policies with enough attempts.
+
+        >>> [round(RatioBudget().load(rate), 2) for rate in (1, 10, 100)]
+        [1.4, 1.13, 1.1]
+        """
+        return 1.0 + self.ratio + self.floor_per_second / calls_per_second
 
     def _reckon(self, now: float) -> tuple[float, int]:
         """Retries allowed in the window that ends now, and those that were made in it."""

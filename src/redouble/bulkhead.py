@@ -12,7 +12,10 @@ turn, never between two plain assignments; the order of the lines below relies o
 
 from __future__ import annotations
 
+import _thread
 from collections import deque
+from functools import partial
+from weakref import ref
 
 from ._checks import seconds_or_inf
 from ._guard import Gate
@@ -28,10 +31,72 @@ __all__ = [
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self, TypeAlias
+    from types import CoroutineType, TracebackType
+    from typing import Any, Self, TypeAlias
 
     Waiter: TypeAlias = "ThreadTurn | AsyncioTurn | TrioTurn"
+
+
+class _Claim(Turn):
+    """The place of one ``with`` block.
+
+    An exception that is raised from outside, by a signal handler or by another thread, may come when
+    ``__exit__`` begins, before it can do anything. So each block has a way out of its own in the place of
+    that method, which nobody else holds. Where that goes without having been taken, the place goes back.
+    """
+
+    __slots__ = ("_bulkhead", "_is_async", "_way")
+
+    def __init__(self, bulkhead: Bulkhead, *, is_async: bool) -> None:
+        super().__init__()
+        self._bulkhead = bulkhead
+        self._is_async = is_async
+        self._way: ref[Any] | None = None
+
+    def way_out(self) -> Any:
+        """Return what is to be called at the end of the block."""
+        way = partial(
+            self._leave
+        )  # whose frame, in the traceback of an interrupt, holds the claim but not this
+        self._way = ref(way, self._gone)
+        return way
+
+    def is_open(self) -> bool:
+        """Return whether a block has the way out, and has not taken it yet."""
+        return self._way is not None and self._way() is not None
+
+    def _leave(self, *_: object) -> Any:
+        if self.granted:
+            self._bulkhead._give_back(self)
+        else:
+            self._bulkhead.release()  # entered by other means: an ExitStack, or by hand
+        self._way = None  # nobody is to see it go: an interrupt that came during that would be lost
+        return _nothing() if self._is_async else None
+
+    def _gone(self, _: object) -> None:
+        self._way = None
+        if self.granted:
+            self._bulkhead._give_back(self)
+
+
+class _Exit:
+    """In the place of ``__exit__``: ``with`` looks it up before it enters, and gets a way out of its own."""
+
+    def __init__(self, *, is_async: bool) -> None:
+        self._is_async = is_async
+
+    def __get__(self, bulkhead: Bulkhead | None, owner: object) -> Any:
+        if bulkhead is None:  # of the class, as contextlib.ExitStack asks for it
+            return self._leave
+        claim = bulkhead._entering[_thread.get_ident()] = _Claim(bulkhead, is_async=self._is_async)
+        return claim.way_out()
+
+    def _leave(self, bulkhead: Bulkhead, *error: object) -> Any:
+        return self.__get__(bulkhead, type(bulkhead))(*error)
+
+
+async def _nothing() -> None:
+    """What there is to await where all is done."""
 
 
 class Bulkhead(Gate):
@@ -58,6 +123,8 @@ class Bulkhead(Gate):
         self._under_way = 0
         self._line: deque[Waiter] = deque()
         self._inherited = 0
+        # Of each thread the claim of the ``with`` that is about to enter.
+        self._entering: dict[int, _Claim] = {}
 
     @property
     def under_way(self) -> int:
@@ -249,35 +316,57 @@ class Bulkhead(Gate):
         if not self.acquire():
             raise self.refusal()
 
-    def _leave(self, ticket: object, error: BaseException | None) -> None:
-        self.release()
-
     async def _aenter(self) -> None:
         if not await self.acquire_async():
             raise self.refusal()
 
-    async def _aleave(self, ticket: object, error: BaseException | None) -> None:
-        self.release()
-
-    # Places are all alike: without a ticket to keep, no interrupt can come between taking and keeping it.
-
     def __enter__(self) -> Self:
+        claim = self._coming()
         self._enter()
+        claim.granted = True
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
+    def __aenter__(self) -> CoroutineType[Any, Any, Self]:
+        entering: Any = self._enter_async(self._coming())  # now, before another task looks for its own
+        made: CoroutineType[Any, Any, Self] = entering
+        return made
 
-    async def __aenter__(self) -> Self:
+    async def _enter_async(self, claim: Turn) -> Any:
         await self._aenter()
+        claim.granted = True
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        ) -> None: ...
+
+        async def __aexit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        ) -> None: ...
+
+    else:
+        __exit__, __aexit__ = _Exit(is_async=False), _Exit(is_async=True)
+
+    def _coming(self) -> Turn:
+        """Return the claim that was made for the ``with`` which enters now, or one that nobody watches."""
+        claim = self._entering.pop(_thread.get_ident(), None)
+        return claim if claim is not None and claim.is_open() else Turn()
+
+    def _around(self, function: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return wrapper
+
+    def _around_async(self, function: Any) -> Any:
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            async with self:
+                return await function(*args, **kwargs)
+
+        return wrapper
 
     def __repr__(self) -> str:
         under_way, waiting = self.snapshot()

@@ -235,8 +235,8 @@ def storing_until(patience: float) -> float:
     until = store_until.get()
     if until is not None:
         return until
-    here = current.get()
-    left = None if here is None else time_left(here)
+    around = here()
+    left = None if around is None else time_left(around)
     return real_now() + (patience if left is None else min(left + BEYOND, patience))
 
 

@@ -12,7 +12,7 @@ import os
 from . import _checks as check
 from ._budget_file import BudgetFile
 from ._numbers import whole
-from ._redis import BUDGET, CIRCUIT, RedisLink
+from ._redis import BUDGET, CIRCUIT, RedisLink, warn_of_patience
 from ._shared_breaker import SharedBreaker
 from ._shared_budget import SharedBudget
 from .breaker import CircuitBreaker
@@ -93,6 +93,8 @@ class RedisBudget(SharedBudget):
             clock=clock,
         )
         self.key = link.key
+        if not self.is_async:
+            warn_of_patience(client, self.name, self.slow)
 
 
 class RedisBreaker(SharedBreaker):
@@ -157,6 +159,8 @@ class RedisBreaker(SharedBreaker):
             retry_in=retry_in,
         )
         self.key = link.key
+        if not self.is_async:
+            warn_of_patience(client, self.name, self.slow)
 
 
 class FileBudget(SharedBudget):
@@ -207,7 +211,7 @@ class FileBudget(SharedBudget):
         )
         super().__init__(
             twin,
-            BudgetFile(self.path, check.some_seconds("slow", slow)),
+            BudgetFile(self.path),
             ttl=ttl,
             refresh=refresh,
             slow=slow,

@@ -157,3 +157,21 @@ def rabbitmq() -> Iterator[Server]:
 
         with serving(command, account, listening) as server:
             yield server
+
+
+_STALLS = pytest.StashKey[dict[str, float]]()
+
+
+@pytest.fixture(scope="session")
+def stalls(request: pytest.FixtureRequest) -> dict[str, float]:
+    """What was injected, and the longest that a call was held up by it; shown when all tests are over."""
+    return request.config.stash.setdefault(_STALLS, {})
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Prints the longest stall of each fault."""
+    found = config.stash.get(_STALLS, {})
+    if found:
+        terminalreporter.section("longest stall of a call by the fault of a store")
+        for fault, seconds in found.items():
+            terminalreporter.write_line(f"{seconds:7.3f} s  {fault}")

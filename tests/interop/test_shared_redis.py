@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 redis = pytest.importorskip("redis", reason="redis-py is not installed: the extra 'interop' is needed")
 redis_asyncio = pytest.importorskip("redis.asyncio")
 
+# The timeouts of these clients are for slow machines.
+pytestmark = pytest.mark.filterwarnings("ignore:the client of .* waits:RuntimeWarning")
+
 ROOT = str(Path(redouble.__file__).parent.parent)
 OPTIONS: dict[str, Any] = {
     "host": "127.0.0.1",
