@@ -205,7 +205,7 @@ def from_closed_to_half_open(patch: pytest.MonkeyPatch) -> str:
 
 
 def tokens_above_the_capacity(patch: pytest.MonkeyPatch) -> str:
-    patch.setattr(TokenBudget, "_keep", lambda self, tokens: setattr(self, "_tokens", tokens))
+    patch.setattr(TokenBudget, "_keep", lambda self, gain: setattr(self, "_tokens", self._tokens + gain))
     return "tokens"
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import copy
+import functools
 import gc
 import importlib.util
 import inspect
@@ -26,6 +27,7 @@ import pytest
 
 from conftest import watchdog
 from redouble import Policy, _guard
+from redouble._circuit import Phase
 from redouble._guard import Gate, Guard, _after_fork, _entered, _guards
 from redouble.breaker import CircuitBreaker, State
 from redouble.budget import RatioBudget, TokenBudget
@@ -779,3 +781,73 @@ def test_what_is_given_back_is_not_lost_to_a_signal_handler(gain):
 
     for budget in at_each_step(make, lambda budget: getattr(budget, gain)(5.0), lambda b: b.success(10.0)):
         assert budget.tokens == 15.0
+
+
+class Meanwhile:
+    """In the place of a function of a guard: before it runs for the first time, somebody else is there."""
+
+    def __init__(self, function, happens):
+        self._function, self._happens = function, [happens]
+
+    def __call__(self, *args):
+        if self._happens:
+            self._happens.pop()()
+        return self._function(*args)
+
+    def __get__(self, instance, owner):
+        return functools.partial(self, instance)
+
+
+@pytest.mark.parametrize(
+    ("step", "looked_at", "happens", "state"),
+    [
+        ("enter", "with_one_more", "open", State.open),
+        ("enter", "with_one_more", "enter", State.half_open),
+        ("success", "with_one_less", "open", State.open),
+        ("release", "with_one_less", "enter", State.half_open),
+    ],
+)
+def test_a_phase_that_was_replaced_meanwhile_is_looked_at_again(monkeypatch, step, looked_at, happens, state):
+    breaker = half_open(successes=4, probes=4)
+    monkeypatch.setattr(Phase, looked_at, Meanwhile(getattr(Phase, looked_at), getattr(breaker, happens)))
+    with contextlib.suppress(CircuitOpen):
+        getattr(breaker, step)(*([] if step == "enter" else [breaker.ticket_of_a_probe]))
+    assert breaker.state is state
+    expected = {"enter": 3, "release": 1}.get(step, 0) if state is State.half_open else 0
+    assert breaker._circuit.phase.probes == expected
+
+
+def test_places_that_are_taken_while_others_are_freed_are_freed_too(monkeypatch):
+    breaker = half_open(probes=4, successes=4)
+    monkeypatch.setattr(Phase, "with_others", Meanwhile(Phase.with_others, breaker.enter))
+    breaker._circuit.forget_probes()
+    assert breaker._circuit.phase.probes == 0
+
+
+def test_a_circuit_that_others_opened_meanwhile_neither_trips_nor_closes():
+    breaker = CircuitBreaker(failures=1)
+    count = breaker._circuit.count
+
+    class Count:
+        failures, window = 0, None
+        failure = Meanwhile(lambda _, now: count.failure(now), breaker.open)
+
+    breaker._circuit.count = Count()
+    breaker.failure(None, OSError())
+    assert (breaker.state, breaker.retry_after) == (State.open, None)  # by hand
+    breaker = half_open()
+    breaker._circuit._counting = Meanwhile(breaker._circuit._counting, breaker.open)
+    breaker.success(breaker.ticket_of_a_probe)
+    assert (breaker.state, breaker.retry_after, breaker.ticket) == (State.open, None, None)
+
+
+def test_a_retry_that_has_left_the_window_cannot_be_given_back():
+    clock = FakeClock()
+    budget = RatioBudget(ratio=0.0, floor_per_second=0.2, clock=clock)
+    budget.acquire()
+    clock.advance(5.0)
+    budget.failure()  # a slot in which nothing was granted
+    budget.give_back(1.0)
+    assert budget.tokens == 2.0
+    budget.give_back(1.0)
+    assert budget.tokens == 2.0

@@ -76,23 +76,27 @@ class BudgetFile:
 
         ends, pause = time.monotonic() + patience, _SHORTEST_PAUSE
         while True:
-            held, left = False, min(max(0.0, ends - time.monotonic()), _thread.TIMEOUT_MAX)
             try:
-                # By unpacking: no interrupt comes between a lock that is taken and the note of it.
-                [held] = map(self._one_at_a_time.acquire, (True,), (left,))
-                if not held:
-                    raise TimeoutError(f"{self.path} is in use by another thread")
-                return _exchange(
-                    sqlite3.connect(self.path, timeout=0.0, isolation_level=None), self.path, words
-                )
+                return self._run_alone(words, max(0.0, ends - time.monotonic()))
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= ends:
                     raise
-            finally:
-                if held:
-                    self._one_at_a_time.release()
             time.sleep(min(pause, max(0.0, ends - time.monotonic())))
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _run_alone(self, words: Words, patience: float) -> tuple[float, float]:
+        import sqlite3
+
+        held = False
+        try:
+            # By unpacking: no interrupt comes between a lock that is taken and the note of it.
+            [held] = map(self._one_at_a_time.acquire, (True,), (min(patience, _thread.TIMEOUT_MAX),))
+            if not held:
+                raise TimeoutError(f"{self.path} is in use by another thread")
+            return _exchange(sqlite3.connect(self.path, timeout=0.0, isolation_level=None), self.path, words)
+        finally:
+            if held:
+                self._one_at_a_time.release()
 
 
 def _exchange(connection: sqlite3.Connection, path: str, words: Words) -> tuple[float, float]:

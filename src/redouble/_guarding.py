@@ -90,11 +90,11 @@ class Passage(Progress):
                     told.close()  # an interrupt cannot wait for it; a probe that is lost is replaced in time
 
     def give_back_price(self) -> None:
-        """Give back what the budget took for a retry, if the retry was not made."""
-        cost, self.unspent, budget = self.unspent, 0.0, self.policy.budget
-        if cost and budget is not None:
-            for _ in self._tell_guard(budget, budget.give_back, cost):
-                pass
+        """Give back what the budget took for a retry that was not made."""
+        cost, self.unspent = self.unspent, 0.0
+        budget: Any = self.policy.budget
+        for _ in self._tell_guard(budget, budget.give_back, cost):
+            pass
 
     def leave(self) -> None:
         """The call is over: its place is free. Once more does what an interrupt has kept it from."""
