@@ -508,6 +508,8 @@ def test_tls_numbers_are_not_taken_for_errno(error, expected):
         ),
         (smtplib.SMTPRecipientsRefused({"a@x": None, "b@x": ()}), (False, False, C.unknown)),
         (smtplib.SMTPResponseException(-1, b"x"), (False, False, C.unknown)),
+        # The answer to QUIT, which comes after the mail was accepted.
+        (smtplib.SMTPResponseException(421, b"x"), (True, False, C.unavailable)),
         (sqlite3.OperationalError("database is locked"), (True, True, C.conflict)),
         (sqlite3.OperationalError("no such table"), (False, False, C.unknown)),
         (sqlite3.OperationalError(), (False, False, C.unknown)),

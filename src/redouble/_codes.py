@@ -120,21 +120,23 @@ def _smtp(exc: BaseException) -> Answer:
         codes = [whole(reply[0]) for reply in replies if real(reply, TUPLE) and TUPLE.__len__(reply)]
     else:
         codes = [whole(probe(exc, "smtp_code"))]
-    return _smtp_replies(codes)
+    return _smtp_replies(exc, codes)
 
 
 def _aiosmtplib(exc: BaseException) -> Answer:
     refused = _listed(probe(exc, "recipients"))  # one error for each
-    return _smtp_replies([whole(probe(error, "code")) for error in refused or [exc]])
+    return _smtp_replies(exc, [whole(probe(error, "code")) for error in refused or [exc]])
 
 
-def _smtp_replies(codes: list[int | None]) -> Answer:
+def _smtp_replies(exc: BaseException, codes: list[int | None]) -> Answer:
     worst = max([code for code in codes if code is not None and 400 <= code <= 599], default=None)
     if worst is None:
         return None
     if worst in SMTP_UNAUTHORIZED:
         return UNAUTHORIZED, f"SMTP {worst}"
-    return TURNED_AWAY if worst < 500 else PERMANENT, f"SMTP {worst}"
+    # The base class itself answers to QUIT as well, when the mail was accepted already.
+    row = BUSY if class_name(exc) == "SMTPResponseException" else TURNED_AWAY
+    return row if worst < 500 else PERMANENT, f"SMTP {worst}"
 
 
 # HTTP clients, SSH, WebSockets, LDAP, AMQP
