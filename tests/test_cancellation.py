@@ -418,7 +418,9 @@ def test_a_task_that_lives_on_after_its_cancellation_retries_again(virtual: Any)
 
 def test_a_task_that_does_not_count_its_cancellations_retries_as_ever(virtual: Any) -> None:
     class Task(asyncio.tasks._PyTask):  # type: ignore[name-defined, misc]
-        cancelling = None
+        @property
+        def cancelling(self) -> Any:
+            raise AttributeError
 
     async def main() -> Any:
         loop = asyncio.get_running_loop()

@@ -244,7 +244,8 @@ async def pause(call: Call) -> bool:
             return False
         if (timed and not call.in_time()) or (call.policy._guarded and not await admit(call)):
             return False
-        heed(call)
+        if call.recover is not None or call.policy.sleep is not None:
+            heed(call)
         call.let_go()
         return True
     finally:

@@ -50,7 +50,7 @@ class Call(Keeping):
     """The failure itself, kept over a wait that may end the call: recover, deadline, breaker or sleep."""
     ending: Exception | None = None
     """What the call has come to, if it is over and its own error does not just pass."""
-    cancels: int | None = None
+    cancels = 0
     """How many requests to be cancelled the task had when it was last looked at."""
     answered = False
     """Whether its fallback is to answer for that."""

@@ -31,10 +31,12 @@ def cancelled(call: Call, failure: Exception | Refused) -> bool:
     A result that was refused must not pass: the cancellation is raised in its place.
     """
     now, before = _requests(), call.cancels
-    if before is None:
+    if not (now or before):
+        return False
+    if call.attempt == 1 and before == 0:
         # By its class, here and below: isinstance would ask an exception for attributes, which may raise.
         evidence: Any = sys.exception() if type(failure) is Refused else failure
-        before = _requests_before(evidence) if now else 0
+        before = _requests_before(evidence)
     call.cancels = now
     if now <= before:
         return False
@@ -49,7 +51,7 @@ def cancelled(call: Call, failure: Exception | Refused) -> bool:
 def heed(call: Call) -> None:
     """Raises a cancellation that came during the wait, if the user's ``sleep`` or ``recover`` caught it."""
     now = _requests()
-    if now > (call.cancels or 0):
+    if now > call.cancels:
         _raise_it()
     call.cancels = now
 
@@ -63,12 +65,11 @@ def _raise_it() -> NoReturn:
 def _requests() -> int:
     """How many requests to cancel it the running asyncio task has; 0 elsewhere."""
     asyncio: Any = sys.modules.get("asyncio")
-    if asyncio is None or (loop := asyncio._get_running_loop()) is None:
-        return 0
-    task: object = asyncio.current_task(loop)
-    # Tasks of another library's making may not count them.
-    count: Any = getattr(type(task), "cancelling", None)
-    return 0 if count is None else count(task)
+    try:
+        requests: int = asyncio.current_task().cancelling()
+    except (AttributeError, RuntimeError):
+        return 0  # no asyncio, no loop, no task, or a task of another library's making that does not count
+    return requests
 
 
 def _requests_before(error: BaseException | None) -> int:
