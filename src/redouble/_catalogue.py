@@ -142,8 +142,10 @@ TRANSIENT_TEXTS: tuple[tuple[str, Cause], ...] = (
     ("too many requests", Cause.rate_limited),
     ("service unavailable", Cause.unavailable),
 )
-# What a vendor calls a limit that no wait cures, on a 429.
-HOPELESS_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
+# What makes a class speak HTTP, so that its .code from 400 to 599 is a status, and what makes it speak
+# something else.
+HTTP_NAMES = ("HTTP", "Http", "Response", "Status", "Api", "API")
+OTHER_CODES = ("exit", "command", "process", "smtp", "grpc", "ftp", "nntp", "amqp")
 
 
 # Methods that may be sent twice by definition (RFC 9110 9.2.2), and those that may not.
@@ -226,6 +228,7 @@ RESPONSE_ATTRIBUTES = ("response", "resp", "raw_response", "http_response", "res
 RESPONSE_STATUSES = ("status_code", "status", "code")
 RESPONSE_KEYS = ("status", "status_code", "statusCode")
 # "code" is not here: it is an SMTP, AMQP, libcurl, MongoDB, WebSocket or exit code as often as a status.
+# It counts beside headers, and in classes whose name says HTTP.
 ERROR_STATUSES = ("status_code", "status", "http_status", "response_code", "errcode")
 HEADER_ATTRIBUTES = ("headers", "resp_headers", "response_headers")
 OWN_EXCHANGE = (*ERROR_STATUSES, "meta", "code")
