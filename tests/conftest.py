@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import tempfile
+import types
 from signal import SIG_DFL
 from typing import TYPE_CHECKING, Any
 
@@ -213,3 +214,17 @@ def watchdog(seconds: int = 20) -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """Makes classes of a module whose file is where packages are installed."""
+
+    def make(name: str, *bases: type, directory: str = "site-packages", **body: object) -> Any:
+        package = f"library_in_{directory.replace('-', '_')}"
+        module = types.ModuleType(package)
+        module.__file__ = f"/env/lib/python3/{directory}/{package}/errors.py"
+        monkeypatch.setitem(sys.modules, package, module)
+        return type(name, bases or (Exception,), {"__module__": package, **body})
+
+    return make

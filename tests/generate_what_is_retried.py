@@ -151,7 +151,11 @@ def shapes() -> str:
         [
             "an HTTP status",
             f"on the response ({attributes(_catalogue.RESPONSE_ATTRIBUTES)}), or as one of "
-            f"{attributes(_catalogue.ERROR_STATUSES)}; headers are {attributes(_catalogue.HEADER_ATTRIBUTES)}",
+            f"{attributes(_catalogue.ERROR_STATUSES)}; headers are {attributes(_catalogue.HEADER_ATTRIBUTES)}; "
+            "`code` from 400 to 599 beside headers, or in a class of an installed package that has no codes of its own "
+            f"and one of {attributes(_catalogue.HTTP_NAMES)} in its name, and none of "
+            f"{attributes(_catalogue.OTHER_CODES)}. Of a limit of money on a 429, "
+            f"{attributes(tuple(_codebook.HOPELESS))}: not retried",
         ],
         [
             "throttling by 400 or 403",
@@ -159,7 +163,10 @@ def shapes() -> str:
             + attributes(_catalogue.THROTTLING_TEXTS)
             + ", or has a code of [AWS](#aws)",
         ],
-        ["a delay in seconds", attributes(_catalogue.DELAY_ATTRIBUTES)],
+        [
+            "a delay in seconds",
+            attributes(_catalogue.DELAY_ATTRIBUTES) + "; 0 is what libraries set where nothing was said",
+        ],
         ["a claim", f"{attributes(_catalogue.CLAIM_ATTRIBUTES)} that is `True`"],
         [
             "an errno on an error that is not an `OSError`",
@@ -176,6 +183,10 @@ def shapes() -> str:
             "`args`; a `__context__` whose text the outer error quotes. Unprocessed only from `__cause__`. An explicit "
             "transient `__cause__` outranks the row of a base class",
         ],
+        [
+            "a code in words",
+            "of installed packages only, as `code`, `error_code` or `error`, there or in `body`, see below",
+        ],
         ["the last word of the class name", "of installed packages only, see below"],
         ["a status in the text", f"of installed packages only, behind {attributes(_catalogue.STATUS_TEXTS)}"],
         [
@@ -190,6 +201,16 @@ def shapes() -> str:
         f"anything. A name that contains one of these words is no evidence: {vetoes}. The same words make a "
         "`ConnectionError` of an installed package permanent if it has no errno."
     )
+    coded: dict = {}
+    for word, row in _codebook.WORDED.items():
+        coded.setdefault(row, []).append(f"`{word}`")
+    worded = [[", ".join(names), *meaning(row)] for row, names in coded.items()]
+    doubts = (
+        "A claim, a code in words, a name, words in the text, and a status from 500 without an answer or headers are "
+        "weak evidence. A bad certificate among the errors that led to the error (`__cause__` and `__context__`, "
+        "the nearest eight) rules it out. So do, for a status only if it is 500, the code of a limit of money, and these "
+        f"words in the text of the error: `access denied`, {attributes(tuple(_codebook.DOUBTS))}."
+    )
     return "\n\n".join(
         [
             "## By shape",
@@ -197,6 +218,10 @@ def shapes() -> str:
             table(["evidence", "where it is found"], rows),
             note,
             table(["last word", "retried", "unprocessed", "cause"], named),
+            f"{attributes(_names.ANYWHERE)} count anywhere in the name. Codes in words count in any case, with or without "
+            "`_`, `-` and spaces:",
+            table(["code", "retried", "unprocessed", "cause"], worded),
+            doubts,
         ]
     )
 

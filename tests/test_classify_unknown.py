@@ -9,10 +9,8 @@ import socket
 import ssl
 import sys
 import time
-import types
 from datetime import timedelta
 from types import SimpleNamespace as Thing
-from typing import Any
 
 import pytest
 
@@ -37,20 +35,6 @@ class Failure(Exception):
     def __init__(self, *args: object, **attributes: object) -> None:
         super().__init__(*args)
         self.__dict__.update(attributes)
-
-
-@pytest.fixture
-def library(monkeypatch):
-    """Makes classes of a module whose file is where packages are installed."""
-
-    def make(name: str, *bases: type, directory: str = "site-packages", **body: object) -> Any:
-        package = f"library_in_{directory.replace('-', '_')}"
-        module = types.ModuleType(package)
-        module.__file__ = f"/env/lib/python3/{directory}/{package}/errors.py"
-        monkeypatch.setitem(sys.modules, package, module)
-        return type(name, bases or (Exception,), {"__module__": package, **body})
-
-    return make
 
 
 def raised_from_handler(error: BaseException, handled: BaseException) -> BaseException:

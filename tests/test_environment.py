@@ -584,7 +584,7 @@ ORDER = [
     "backoff",
     "_headers", "_hints", "_catalogue", "_codebook", "_classes", "_shapes", "_exchange", "_grpc", "_codes",
     "_database_codes", "_names",
-    "_kinds", "_questions", "_inquiry", "_explain", "classify", "_request_tables", "_requests",
+    "_kinds", "_doubts", "_questions", "_inquiry", "_explain", "classify", "_request_tables", "_requests",
     "_time", "_loops", "_awaitables", "context", "_checks", "_happenings", "events",
     "_window", "_guard", "budget", "_tripping", "_circuit", "breaker", "throttle", "_turns", "bulkhead",
     "registry",

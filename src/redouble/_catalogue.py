@@ -142,8 +142,10 @@ TRANSIENT_TEXTS: tuple[tuple[str, Cause], ...] = (
     ("too many requests", Cause.rate_limited),
     ("service unavailable", Cause.unavailable),
 )
-# What a vendor calls a limit that no wait cures, on a 429.
-HOPELESS_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
+# What makes a class speak HTTP, so that its .code from 400 to 599 is a status, and what makes it speak
+# something else.
+HTTP_NAMES = ("HTTP", "Http", "Response", "Status", "Api", "API")
+OTHER_CODES = ("exit", "command", "process", "smtp", "grpc", "ftp", "nntp", "amqp")
 
 
 # Methods that may be sent twice by definition (RFC 9110 9.2.2), and those that may not.
@@ -226,6 +228,7 @@ RESPONSE_ATTRIBUTES = ("response", "resp", "raw_response", "http_response", "res
 RESPONSE_STATUSES = ("status_code", "status", "code")
 RESPONSE_KEYS = ("status", "status_code", "statusCode")
 # "code" is not here: it is an SMTP, AMQP, libcurl, MongoDB, WebSocket or exit code as often as a status.
+# It counts beside headers, and in classes whose name says HTTP.
 ERROR_STATUSES = ("status_code", "status", "http_status", "response_code", "errcode")
 HEADER_ATTRIBUTES = ("headers", "resp_headers", "response_headers")
 OWN_EXCHANGE = (*ERROR_STATUSES, "meta", "code")
@@ -266,7 +269,7 @@ EVIDENCE = (
     *SQLSTATE_ATTRIBUTES,
     *OWN_EXCHANGE,
 )
-# The same as names in an instance's own __dict__, with "body" and "errno", which an OSError has on its class.
+# The same as names in an instance's own __dict__. Every OSError has its "errno" on the class instead.
 EVIDENCE_NAMES = frozenset(EVIDENCE) | {"errno", "body"}
 # Those that authors and users set on a class, also after it was looked up.
 SAID_BY_CLASS = (*CLAIM_ATTRIBUTES, "retry_after")

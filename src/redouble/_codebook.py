@@ -17,6 +17,7 @@ from ._catalogue import (
     LOST,
     NO_SUCH_NAME,
     PERMANENT,
+    THROTTLED,
     TIMED_OUT,
     TURNED_AWAY,
     UNAUTHORIZED,
@@ -228,6 +229,42 @@ KAFKA: Mapping[str, Row] = dict(
             BUSY: "_WAIT_COORD BROKER_NOT_AVAILABLE LEADER_NOT_AVAILABLE NOT_LEADER_FOR_PARTITION"
             " REPLICA_NOT_AVAILABLE COORDINATOR_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS NOT_COORDINATOR"
             " NOT_ENOUGH_REPLICAS NOT_ENOUGH_REPLICAS_AFTER_APPEND REBALANCE_IN_PROGRESS KAFKA_STORAGE_ERROR",
+        }
+    )
+)
+
+# Codes in words, of services that no table knows; in lower case and without what is put between the words.
+
+WORDED: Mapping[str, Row] = dict(
+    spelled(
+        {
+            THROTTLED: "ratelimit ratelimited ratelimitexceeded ratelimitreached ratelimiterror"
+            " toomanyrequests throttled throttling throttlingexception throttlingerror requestthrottled"
+            " slowdown",
+            BUSY: "unavailable serviceunavailable temporarilyunavailable serverunavailable overloaded"
+            " overloadederror",
+            BROKEN: "servererror internalservererror internalerror badgateway",
+            TIMED_OUT: "timeout requesttimeout gatewaytimeout timedout",
+        }
+    )
+)
+# Limits that no wait cures.
+HOPELESS: Mapping[str, Row] = dict(
+    spelled(
+        {
+            PERMANENT: "insufficientquota insufficientfunds insufficientcredits insufficientbalance"
+            " billinghardlimitreached billingnotactive monthlyquotaexceeded dailyquotaexceeded"
+            " monthlylimitexceeded paymentrequired"
+        }
+    )
+)
+# Words in the text of an error that rule weak evidence out.
+DOUBTS: Mapping[str, Row] = dict(
+    spelled(
+        {
+            UNAUTHORIZED: "authentication authenticate unauthenticated unauthorized password credential"
+            " credentials",
+            PERMANENT: "permission permissions forbidden certificate certificates",
         }
     )
 )

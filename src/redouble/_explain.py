@@ -5,7 +5,7 @@ Kept apart from the inquiry itself, so that nobody pays for what is asked only w
 
 from __future__ import annotations
 
-from ._inquiry import Inquiry, by_name, by_text
+from ._inquiry import Inquiry, by_text, by_word, doubted
 from ._questions import QUESTIONS, Case, Verdict
 from ._shapes import class_name, leaves
 
@@ -65,9 +65,13 @@ class Told(Inquiry):
 
 
 def _last_resort(case: Case) -> str:
-    named = by_name(case)
-    if named is not None:
-        return f"name decides (last word: {named[0]})"
+    weak = by_word(case)
+    where, word, row = weak if weak is not None else ("class", "", case.row)
+    ruled_out = doubted(case, row)
+    if ruled_out is not None:
+        return f"{where} is ruled out ({ruled_out[0]} it)"
+    if weak is not None:
+        return f"{where} decides ({'last word: ' if where == 'name' else ''}{word})"
     told = by_text(case) if case.row is None else None
     if told is not None:
         return f"text decides ({told[0]})"

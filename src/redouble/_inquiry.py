@@ -17,6 +17,7 @@ from ._catalogue import (
 )
 from ._classes import CERTIFICATE_TEXT
 from ._codes import aws
+from ._doubts import UNTRUSTED, doubt, worded_code
 from ._exchange import result_exchange
 from ._headers import reader
 from ._hints import INTERESTING, hint
@@ -138,13 +139,14 @@ class Inquiry:
 
     def outside(self, case: Case) -> Verdict:
         row, reason = case.row, class_name(case.exc)
-        named = by_name(case)
-        if named is not None:
-            word, row = named
-            reason += f", whose name says {word}"
-        if row is not None and row.retryable and CERTIFICATE_TEXT in message(case.exc):
-            reason = f"certificate verify failed inside {class_name(case.exc)}"
-            return Verdict(False, Cause.permanent, case.status, case.hint, reason)
+        weak = by_word(case)
+        if weak is not None:
+            where, word, row = weak
+            reason += f", whose {where} says {word}"
+        ruled_out = doubted(case, row)
+        if ruled_out is not None:
+            words, row = ruled_out
+            return case.verdict(row, f"{words} {class_name(case.exc)}")
         if row is not None:
             return case.verdict(row, reason)
         told = by_text(case)
@@ -155,12 +157,26 @@ class Inquiry:
         return Verdict(False, Cause.unknown, case.status, case.hint, reason)
 
 
-def by_name(case: Case) -> tuple[str, Row] | None:
-    """The last word of a class name and its row, where nothing else has told."""
-    if case.kind.word is None or case.row not in (None, PERMANENT):
+def by_word(case: Case) -> tuple[str, str, Row] | None:
+    """The code in words or the last word of the class name, with its row, where nothing else has told."""
+    kind = case.kind
+    if case.row not in (None, PERMANENT) or not (kind.installed or kind.word):
         return None
-    denied = any(probe(case.exc, name) is False for name in CLAIM_ATTRIBUTES)
-    return None if denied else case.kind.word
+    if any(probe(case.exc, name) is False for name in CLAIM_ATTRIBUTES):
+        return None
+    coded = worded_code(case.exc) if kind.installed and case.status is None and not kind.warns else None
+    if coded is not None:
+        return "code", *coded
+    return None if kind.word is None else ("name", *kind.word)
+
+
+def doubted(case: Case, row: Row | None) -> tuple[str, Row] | None:
+    """What rules out a row that would be retried, in words, and the row that counts instead."""
+    if row is None or not row.retryable:
+        return None
+    if row is not case.row or (row is case.kind.vague and case.kind.installed):
+        return doubt(case.exc)
+    return (UNTRUSTED, PERMANENT) if CERTIFICATE_TEXT in message(case.exc) else None
 
 
 def by_text(case: Case) -> tuple[str, Cause] | None:
@@ -170,13 +186,14 @@ def by_text(case: Case) -> tuple[str, Cause] | None:
     text = texts(case.exc)
     lower = text.lower()
     for words in STATUS_TEXTS:
-        found = lower.partition(words)[2][:4]
-        status = status_code(found[:3]) if not found[3:].isalnum() else None
+        number = lower.partition(words)[2][:4]
+        status = status_code(number[:3]) if not number[3:].isalnum() else None
         if status is not None:
             return (f"HTTP {status}", STATUS_CAUSES[status]) if status in RETRYABLE_STATUSES else None
-    if case.kind.veto is not None or CERTIFICATE_TEXT in text:
+    found = next(((words, cause) for words, cause in TRANSIENT_TEXTS if words in lower), None)
+    if found is None or case.kind.veto is not None or doubt(case.exc) is not None:
         return None
-    return next(((words, cause) for words, cause in TRANSIENT_TEXTS if words in lower), None)
+    return found
 
 
 def _combined(case: Case, found: Verdict, stated: bool) -> Verdict:

@@ -11,7 +11,17 @@ import builtins
 from _weakref import ref
 
 from . import _codes, _database_codes
-from ._catalogue import BUILTINS, EVIDENCE_NAMES, LOST, PERMANENT, Cause, Row, wrapping
+from ._catalogue import (
+    BUILTINS,
+    EVIDENCE_NAMES,
+    HTTP_NAMES,
+    LOST,
+    OTHER_CODES,
+    PERMANENT,
+    Cause,
+    Row,
+    wrapping,
+)
 from ._classes import CLASSES, CONTROL_FLOW, WARNING_CLASSES, WRAPPING_PACKAGES
 from ._names import installed, last_word, veto
 from ._shapes import ancestry, body, lineage, module_of, place
@@ -37,6 +47,7 @@ class Kind:
     __slots__ = (
         "blank",
         "builtin",
+        "coded",
         "control",
         "deep",
         "failure",
@@ -68,6 +79,7 @@ class Kind:
         packages = {package for package, _ in self.names}
         self.deep = self.row.inside if self.row is not None else not WRAPPING_PACKAGES.isdisjoint(packages)
         self.installed = installed(module_of(cls))
+        self.coded = self.installed and not self.readers and _speaks_http(cls)
         # No row of its own: an explicit cause or its name outranks the row of a base class.
         own_row = bool(self.names) and self.rule == ".".join(self.names[0])
         self.open = self.row is None or (self.row is PERMANENT and not own_row and not self.control)
@@ -126,6 +138,13 @@ def _named(cls: type, rule: str) -> tuple[tuple[str, Row] | None, tuple[str, Row
             if word is not None and (base is cls or word[1].cause not in _OF_CONNECTIONS):
                 return word, None
     return None, None
+
+
+def _speaks_http(cls: type) -> bool:
+    """Whether a number from 400 to 599 in ``code`` is an HTTP status, as far as the name of a class tells."""
+    module, package, qualname = place(cls) or ("", "", "")
+    other = f"{module} {package} {qualname}".lower()
+    return any(word in qualname for word in HTTP_NAMES) and not any(word in other for word in OTHER_CODES)
 
 
 # By id: hashing a class asks its metaclass. With the class, as the id of one that is gone may be given anew.

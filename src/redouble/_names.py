@@ -24,10 +24,12 @@ LAST_WORDS: Mapping[str, Row] = dict(
     spelled(
         {
             TIMED_OUT: "timeout timedout timeoutexceeded timeoutexpired timeoutreached deadlineexceeded",
-            LOST: "connectionlost connectionclosed connectionreset connectionaborted connectiondropped"
-            " connectionbroken connectionterminated connectioninterrupted lostconnection disconnected"
-            " disconnect disconnection reconnect network communication brokenpipe incompleteread",
-            _UNREACHED: "connect connection connectionrefused unreachable notreachable serverdown hostdown",
+            LOST: "connectionlost connectionloss connectionclosed connectionreset connectionaborted"
+            " connectiondropped connectionbroken connectionterminated connectioninterrupted lostconnection"
+            " disconnected disconnect disconnection reconnect network communication brokenpipe"
+            " incompleteread",
+            _UNREACHED: "connect connection connectionrefused unreachable notreachable serverdown hostdown"
+            " offline",
             _LIMITED: "toomanyrequests ratelimit ratelimited ratelimitexceeded ratelimitreached ratelimiting"
             " throttled throttling throttle floodwait slowdown",
             BUSY: "serviceunavailable serverunavailable temporarilyunavailable temporaryunavailable"
@@ -37,6 +39,7 @@ LAST_WORDS: Mapping[str, Row] = dict(
         }
     )
 )
+ANYWHERE = ("throttled", "throttling")  # which count also if another word follows, as in ThrottledOp
 _LONGEST_FIRST = sorted(LAST_WORDS, key=len, reverse=True)
 ENDINGS = ("error", "exception", "failure", "failed", "fault", "exc", "err")
 # Words, or beginnings of words, anywhere in the name.
@@ -85,7 +88,11 @@ _DIRECTORIES = frozenset({"site-packages", "dist-packages"})
 def last_word(name: str) -> tuple[str, Row] | None:
     """Return the last word of a class name and its row, or None where it is not in the table."""
     word = _stripped(name)
-    return next(((found, LAST_WORDS[found]) for found in _LONGEST_FIRST if word.endswith(found)), None)
+    found = next((found for found in _LONGEST_FIRST if word.endswith(found)), None)
+    if found is None:
+        words = f" {_words(name)}"
+        found = next((found for found in ANYWHERE if f" {found}" in words), None)
+    return None if found is None else (found, LAST_WORDS[found])
 
 
 def veto(name: str) -> tuple[str, Row] | None:

@@ -17,11 +17,11 @@ from ._catalogue import (
     ERRNOS,
     EVIDENCE,
     EVIDENCE_NAMES,
-    HOPELESS_CODES,
     MADE_UP_STATUSES,
     MAYBE_THROTTLED,
     NETWORK_ERRNOS,
     PERMANENT,
+    RESPONSE_ATTRIBUTES,
     RETRYABLE_STATUSES,
     RETRYABLE_WHEN_HINTED,
     SAID_BY_CLASS,
@@ -39,6 +39,7 @@ from ._catalogue import (
 from ._codebook import AWS
 from ._codes import grpc_enum
 from ._database_codes import sqlstate
+from ._doubts import LIMITS, doubt, hopeless, untrusted
 from ._exchange import error_exchange
 from ._headers import reader, silent
 from ._hints import INTERESTING, hint, shows_limit, word
@@ -149,8 +150,13 @@ class Case:
     def _look(self, now: float | None) -> None:
         exc = self.exc
         self.status, self.headers = error_exchange(exc)
+        if self.status is None and self.kind.coded:
+            code = whole(probe(exc, "code"))
+            self.status = code if code is not None and 400 <= code <= 599 else None
         if self.empty or not self.kind.blank or carries(exc, _DELAYS):
-            self.delay = self.hint = delay(exc, now)
+            wait = delay(exc, now)
+            if wait or self.kind.own:  # zero is what some libraries set where the server said nothing
+                self.delay = self.hint = wait
         if self.headers is not None:
             self.ask = reader(self.headers, INTERESTING)
             if self.ask is not silent:
@@ -164,7 +170,6 @@ class Case:
 
 # Names among an exception's own attributes: where its class has none of them, the rest need not be asked.
 _DELAYS = frozenset(DELAY_ATTRIBUTES)
-_LIMITS = frozenset({"code", "body"})
 
 
 def _own(case: Case) -> Verdict | None:
@@ -207,8 +212,8 @@ def _status(case: Case) -> Verdict | None:
     if case.headers is None and any((package, status) in MADE_UP_STATUSES for package, _ in case.kind.names):
         case.status = None
         return None
-    if status == 429 and (not case.kind.blank or carries(case.exc, _LIMITS)):
-        limit = _hopeless(case.exc)
+    if status == 429 and (not case.kind.blank or carries(case.exc, LIMITS)):
+        limit = hopeless(case.exc)
         if limit is not None:
             return Verdict(False, Cause.rate_limited, status, None, f"HTTP 429, {limit}", True)
     if case.hint is None and case.ask is silent and case.statuses is RETRYABLE_STATUSES:
@@ -222,23 +227,22 @@ def _status(case: Case) -> Verdict | None:
         words = _throttled(case)
         if words is not None:
             return case.verdict(THROTTLED, f"HTTP {status}, which says {words}")
-    return found
+    headers = case.headers
+    if status < 500 or not (headers is None or (type(headers) is dict and not headers)):
+        return found
+    return (_made_up(case, status) if found.retryable else None) or found
+
+
+def _made_up(case: Case, status: int) -> Verdict | None:
+    """Is the status a library's word for something else? Some have a 500 for whatever they caught."""
+    ruled_out = doubt(case.exc) if status == 500 else untrusted(case.exc)
+    if ruled_out is None or not lacks(case.exc, RESPONSE_ATTRIBUTES):
+        return None
+    words, row = ruled_out
+    return case.verdict(row, f"{words} {class_name(case.exc)} with HTTP {status}")
 
 
 _judged: dict[int, Verdict] = {}
-
-
-def _hopeless(exc: BaseException) -> str | None:
-    """The vendor's code for a limit that no wait cures, if the error carries one."""
-    # Where there is a status, as with aiohttp, .code warns when it is read.
-    if whole(probe(exc, "status")) is not None or lacks(exc, ("code", "body")):
-        return None
-    body = probe(exc, "body")
-    for found in (probe(exc, "code"), entry(body, "code"), entry(entry(body, "error"), "code")):
-        code = text(found)
-        if code in HOPELESS_CODES:
-            return code
-    return None
 
 
 def _throttled(case: Case) -> str | None:
@@ -282,6 +286,10 @@ def _word(case: Case) -> Verdict | None:
         return None  # the latter is a wrapper that is retried anyway, but may hold better evidence
     for name in CLAIM_ATTRIBUTES:
         if probe(case.exc, name) is True:
+            ruled_out = doubt(case.exc)
+            if ruled_out is not None:
+                words, row = ruled_out
+                return case.verdict(row, f"{words} {class_name(case.exc)} with {name}=True")
             return case.verdict(SAID_SO, f"{class_name(case.exc)} with {name}=True")
     return None
 

@@ -46,6 +46,7 @@ _FIRST = 4  # of an exception's args
 _MOST = 200  # of a dict's values, of metadata
 _LONGEST_MESSAGE = 2000  # characters that are searched
 _HANDED = frozenset({*INNER_ATTRIBUTES, "errors", "kwargs"})
+_AROUND = 8  # errors before an error
 _SHORTEST_QUOTE = 6  # characters; fewer occur in any text
 
 
@@ -247,6 +248,18 @@ def inner(exc: BaseException, everything: bool) -> Iterator[Exception]:
     found = _context(exc)
     if real(found, Exception) and (everything or _quotes(exc, found)):
         yield found
+
+
+def around(exc: BaseException) -> list[BaseException]:
+    """The nearest errors that were handled when an error was raised, stated, suppressed or neither."""
+    found: list[BaseException] = []
+    nearest = [exc]
+    for error in nearest:
+        for before in (cause(error), _context(error)):
+            if before is not None and len(found) < _AROUND and not any(before is known for known in nearest):
+                nearest.append(before)
+                found.append(before)
+    return found
 
 
 def _handed(exc: BaseException) -> Iterator[object]:
