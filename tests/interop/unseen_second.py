@@ -3,6 +3,8 @@
 ``random.Random(20261118).sample(sorted(pool), 22)`` from a pool of 110 widely used clients on PyPI: what was left of
 the first pool, and sixty more. The first sixteen that could be installed and imported were taken. The verdicts were
 written down before redouble was asked. What ``unseen.py`` says about changing verdicts and rules holds here, too.
+
+First result, without a rule mended for it: 221 of 233 right (94.8 %), 4 wrongly retried, 1 wrongly unprocessed.
 """
 
 from __future__ import annotations
