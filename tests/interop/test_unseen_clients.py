@@ -1,4 +1,7 @@
-"""How well redouble judges libraries that it has never heard of; ``unseen.py`` says which, and what is right."""
+"""How well redouble judges libraries that it has never heard of.
+
+``unseen.py`` and ``unseen_second.py`` say which, and what is right; each lot has to reach the goals by itself.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from interop.unseen import LIBRARIES, Failure, failures_of
+from interop.unseen_second import SECOND
 from redouble.classify import verdict
 
 if TYPE_CHECKING:
@@ -22,8 +26,9 @@ WRONGLY_RETRIED = 0.01
 # With fewer libraries, a share says nothing.
 ENOUGH = 15
 
-INSTALLED = [name for name, (module, _) in LIBRARIES.items() if importlib.util.find_spec(module) is not None]
-MISSING = [name for name in LIBRARIES if name not in INSTALLED]
+LOTS = {"first": LIBRARIES, "second": SECOND}
+ALL = {**LIBRARIES, **SECOND}
+MISSING = {name for name, (module, _) in ALL.items() if importlib.util.find_spec(module) is None}
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -64,9 +69,11 @@ class Judged(NamedTuple):
 def judged(web: Web) -> Iterator[dict[str, list[Judged]]]:
     """Every failure of every installed library, judged."""
     found: dict[str, list[Judged]] = {}
-    for name in INSTALLED:
+    for name, (_, library) in ALL.items():
+        if name in MISSING:
+            continue
         found[name] = []
-        for failure, error in failures_of(name, web):
+        for failure, error in failures_of(library, web):
             said = verdict(error)
             found[name].append(Judged(failure, error, said.retryable, said.unprocessed, said.reason))
     yield found
@@ -94,7 +101,7 @@ def table(judged: dict[str, list[Judged]]) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.parametrize("name", ALL)
 def test_each_library_fails_in_at_least_six_ways_of_which_some_are_permanent(
     judged: dict[str, list[Judged]], name: str
 ) -> None:
@@ -106,11 +113,15 @@ def test_each_library_fails_in_at_least_six_ways_of_which_some_are_permanent(
     assert len({case.failure.title for case in cases}) == len(cases)
 
 
-def test_failures_of_unknown_libraries_are_judged_rightly(judged: dict[str, list[Judged]]) -> None:
-    if len(INSTALLED) < ENOUGH:
-        pytest.skip(f"not installed: {', '.join(MISSING)}; the extra 'unseen' is needed")
-    print(table(judged))
-    every = [case for cases in judged.values() for case in cases]
-    assert not any(case.wrongly_unprocessed for case in every), table(judged)
-    assert sum(case.wrongly_retried for case in every) <= WRONGLY_RETRIED * len(every), table(judged)
-    assert sum(case.right for case in every) >= RIGHT * len(every), table(judged)
+@pytest.mark.parametrize("lot", LOTS)
+def test_failures_of_unknown_libraries_are_judged_rightly(judged: dict[str, list[Judged]], lot: str) -> None:
+    found = {name: judged[name] for name in LOTS[lot] if name not in MISSING}
+    if len(found) < ENOUGH:
+        missing = ", ".join(LOTS[lot].keys() & MISSING)
+        pytest.skip(f"not installed: {missing}; the extra 'unseen' is needed")
+    figures = table(found)
+    print(figures)
+    every = [case for cases in found.values() for case in cases]
+    assert not any(case.wrongly_unprocessed for case in every), figures
+    assert sum(case.wrongly_retried for case in every) <= max(1, WRONGLY_RETRIED * len(every)), figures
+    assert sum(case.right for case in every) >= RIGHT * len(every), figures

@@ -39,6 +39,8 @@ from interop.server import Web, hang_up, reset, stall, status
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    Lot = dict[str, tuple[str, Callable[[Web], Iterator["Failure"]]]]  # by name: the module, the failures
+
 SHORT = 0.25  # seconds that a client waits for a server that says nothing
 LONG = 10.0
 WAIT = ("Retry-After", "2")
@@ -78,14 +80,14 @@ class Failure(NamedTuple):
         return outcome
 
 
-LIBRARIES: dict[str, tuple[str, Callable[[Web], Iterator[Failure]]]] = {}
+LIBRARIES: Lot = {}
 
 
-def library(name: str, module: str) -> Callable[[Any], Any]:
+def library(name: str, module: str, *, lot: Lot = LIBRARIES) -> Callable[[Any], Any]:
     """Register a function that yields the failures of a library; ``module`` is the name to import."""
 
     def register(function: Callable[[Web], Iterator[Failure]]) -> Callable[[Web], Iterator[Failure]]:
-        LIBRARIES[name] = module, function
+        lot[name] = module, function
         return function
 
     return register
@@ -1070,8 +1072,8 @@ def b2sdk(web: Web) -> Iterator[Failure]:
     yield answered(web, call, 400, NO, says(400, "duplicate_bucket_name", "in use"), why=WHY[409])
 
 
-def failures_of(name: str, web: Web) -> list[tuple[Failure, Exception]]:
+def failures_of(library: Callable[[Web], Iterator[Failure]], web: Web) -> list[tuple[Failure, Exception]]:
     """Return the failures of an installed library, with the exceptions."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations inside the libraries
-        return [(failure, failure.happen()) for failure in LIBRARIES[name][1](web)]
+        return [(failure, failure.happen()) for failure in library(web)]
