@@ -280,6 +280,51 @@ def test_a_member_of_a_task_group_that_hides_its_cancellation_is_not_retried(vir
     assert calls == ["call"]
 
 
+def test_a_task_group_that_fails_in_an_attempt_is_no_cancellation_of_it(virtual: Any) -> None:
+    calls: list[str] = []
+
+    async def lost() -> None:
+        await asyncio.sleep(0.01)
+        raise ConnectionResetError("lost")
+
+    @retry(attempts=3, base=0.01)
+    async def fetch() -> None:
+        calls.append("call")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(lost())
+            group.create_task(asyncio.sleep(60))
+
+    with pytest.raises(ExceptionGroup):
+        virtual(fetch)
+    assert calls == ["call"] * 3
+
+
+def test_a_cancellation_beside_a_task_group_that_fails_is_not_retried(virtual: Any) -> None:
+    calls: list[str] = []
+
+    async def reset() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise ConnectionResetError("lost") from None
+
+    @retry(attempts=3, base=0.01)
+    async def fetch() -> None:
+        calls.append("call")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(reset())
+
+    async def main() -> None:
+        task = asyncio.create_task(fetch())
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await task
+
+    with pytest.raises((ExceptionGroup, asyncio.CancelledError)):
+        virtual(main)
+    assert calls == ["call"]
+
+
 def test_a_cancelled_attempt_whose_result_is_refused_ends_as_cancelled(virtual: Any) -> None:
     calls: list[str] = []
 

@@ -355,6 +355,26 @@ def test_what_was_being_handled_before_the_call_is_not_part_of_it():
     assert calls == ["look"] * 4 + ["block"] * 4
 
 
+def test_the_same_words_do_not_make_an_error_from_before_the_call_a_part_of_it():
+    def closed():
+        raise ConnectionResetError("Remote end closed connection without response")
+
+    calls, close = [], client("httpx._client", HELD.format(function="send", variable="request"), fail=closed)
+
+    @retry
+    def look():
+        calls.append(1)
+        close(request("GET"))
+
+    with no_waits():
+        try:
+            close(request("POST"))
+        except ConnectionResetError:
+            with pytest.raises(ConnectionResetError):
+                look()
+    assert calls == [1] * 4
+
+
 def test_what_is_handled_inside_a_block_is_part_of_it():
     calls = []
     with no_waits(), pytest.raises(TimeoutError):

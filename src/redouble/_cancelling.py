@@ -38,7 +38,7 @@ def cancelled(call: Call, failure: Exception | Refused) -> bool:
         evidence: Any = sys.exception() if type(failure) is Refused else failure
         before = _requests_before(evidence)
     call.cancels = now
-    if now <= before:
+    if now <= before or now - _left_by_groups(failure) <= before:
         return False
     call.abandon()
     if type(failure) is Refused:
@@ -93,6 +93,28 @@ def _requests_before(error: BaseException | None) -> int:
     before = seen.get(task, 0)
     seen[task] = _requests()
     return before
+
+
+def _left_by_groups(failure: Exception | Refused) -> int:
+    """How many requests task groups have made and not taken back, in which the attempt failed.
+
+    Before Python 3.13 a group that is already waiting for its tasks, when one of them fails, cancels the task
+    it is in and never calls ``uncancel``.
+    """
+    if type(failure) is Refused or sys.version_info >= (3, 13):
+        return 0
+    left, error = 0, failure
+    for each in _chain(error):
+        trace = _trace.__get__(each)
+        while trace is not None:
+            frame = trace.tb_frame
+            if (
+                frame.f_code.co_name == "__aexit__"
+                and frame.f_globals.get("__name__") == "asyncio.taskgroups"
+            ):
+                left += bool(frame.f_locals["self"]._parent_cancel_requested)
+            trace = trace.tb_next
+    return left
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

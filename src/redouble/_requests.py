@@ -142,11 +142,15 @@ class Search:
         if real(exc, BaseExceptionGroup):
             for leaf in leaves(exc):
                 self._go_on(leaf, (), depth, [])
-        for found in (_cause(exc), *inner(exc, kind_of(type(exc)).deep)):
-            self._go_on(found, same, depth, sending)
-        context = _context(exc)
+        self._go_on(_cause(exc), same, depth, sending)
+        context, reported = _context(exc), list(inner(exc, kind_of(type(exc)).deep))
+        for found in reported:
+            if found is not context:
+                self._go_on(found, same, depth, sending)
         if context is not None and not self._is_outside(context):
-            self._go_on(context, (), depth, sending)
+            # An error that reports the one in whose handling it was raised is the same failure.
+            above = same if any(found is context for found in reported) else ()
+            self._go_on(context, above, depth, sending)
 
     def _go_on(
         self,
