@@ -269,6 +269,7 @@ def page() -> str:
                 codes("LDAP", "result", book.LDAP),
                 smtp,
                 codes("libcurl", "code", book.CURL),
+                codes("MQTT, refused connections", "code", book.MQTT),
                 texts("tornado, code 599", book.TORNADO),
                 codes("WebSocket", "close code", book.WEBSOCKET_CLOSES),
                 libraries(),

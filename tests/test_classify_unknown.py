@@ -494,6 +494,22 @@ def test_a_timeout_of_mysql_connector_is_not_the_slow_query_whose_number_it_borr
     assert brief(of("mysql", "DatabaseError", errno=3024)) == (False, False, C.permanent)
 
 
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (3, (True, True, C.unavailable)),
+        (4, (False, False, C.unauthorized)),
+        (2, (False, False, C.permanent)),
+        (Thing(value=137), (True, True, C.unavailable)),
+        (Thing(value=135), (False, False, C.unauthorized)),
+        (None, (False, False, C.unknown)),
+    ],
+    ids=str,
+)
+def test_a_connection_that_a_broker_of_mqtt_refuses_is_judged_by_its_code(code, expected):
+    assert brief(of("aiomqtt", "MqttConnectError", "x", rc=code)) == expected
+
+
 def test_a_delay_of_telegram_may_be_a_timedelta():
     found = verdict(of("telegram", "RetryAfter", "x", retry_after=timedelta(seconds=7)))
     assert (found.cause, found.unprocessed, found.retry_after) == (C.rate_limited, True, 7.0)

@@ -257,6 +257,12 @@ def test_a_limit_of_money_is_hopeless_wherever_its_code_is(library, name, code):
     assert verdict(given(library("Odd")("x"), status_code=429, **{name: "rate_limited"})).retryable
 
 
+def test_a_limit_of_money_is_hopeless_if_only_the_text_of_a_429_says_so(library):
+    said = '{"message": "You have reached your Monthly Limit."}'
+    assert brief(given(library("ApiException")("x"), status=429, body=said)) == (False, True, C.rate_limited)
+    assert verdict(given(library("ApiException")("x"), status=429, body='{"message": "slow down"}')).retryable
+
+
 # A status as .code
 
 

@@ -157,6 +157,8 @@ WEBSOCKET_CLOSES: Mapping[int, Row] = numbered({LOST: "1001 1005 1006", BUSY: "1
 WEBSOCKET_NO_CLOSE = 1006
 SMTP_UNAUTHORIZED = frozenset({530, 534, 535, 538})
 AMQP: Mapping[int, Row] = numbered({BUSY: "320", BROKEN: "541", UNAUTHORIZED: "403"})
+# Refused connections: return codes of MQTT 3.1.1, reason codes of MQTT 5. All others are permanent.
+MQTT: Mapping[int, Row] = numbered({TURNED_AWAY: "3 136 137 159", UNAUTHORIZED: "4 5 134 135"})
 LDAP: Mapping[int, Row] = numbered({TURNED_AWAY: "51 52", UNAUTHORIZED: "49"})
 HTTP2_REFUSED = "error_code:7,"  # REFUSED_STREAM: never seen by the application (RFC 9113 8.7)
 SSH: tuple[tuple[str, Row], ...] = (
@@ -258,6 +260,7 @@ HOPELESS: Mapping[str, Row] = dict(
         }
     )
 )
+HOPELESS_TEXTS = ("monthly limit", "monthly quota", "spending limit", "billing limit")
 # Words in the text of an error that rule weak evidence out.
 DOUBTS: Mapping[str, Row] = dict(
     spelled(

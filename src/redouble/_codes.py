@@ -39,6 +39,7 @@ from ._codebook import (
     HTTP2_REFUSED,
     KAFKA,
     LDAP,
+    MQTT,
     SMTP_UNAUTHORIZED,
     SSH,
     TORNADO,
@@ -153,6 +154,12 @@ def _curl(exc: BaseException) -> Answer:
     if code == 28 and any(never_sent in texts for never_sent in CURL_NEVER_SENT):
         return UNREACHED, "curl 28 before anything was sent"
     return row, f"curl {code}"
+
+
+def _mqtt(exc: BaseException) -> Answer:
+    given = probe(exc, "rc")  # a number, or one of MQTT 5 with its value
+    code = whole(given) if whole(given) is not None else whole(probe(given, "value"))
+    return None if code is None else (MQTT.get(code, PERMANENT), f"MQTT {code}")
 
 
 def _http2(exc: BaseException) -> Answer:
@@ -304,6 +311,7 @@ def _stripe(exc: BaseException) -> Answer:
 
 
 READERS: Mapping[str, Reader] = {
+    "aiomqtt.MqttConnectError": _mqtt,
     "aiosmtplib": _aiosmtplib,
     "amqp": _amqp,
     "botocore": _aws,

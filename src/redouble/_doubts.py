@@ -8,7 +8,7 @@ error, and its own text, may rule it out.
 from __future__ import annotations
 
 from ._catalogue import PERMANENT, UNAUTHORIZED, Row
-from ._codebook import DOUBTS, HOPELESS, WORDED
+from ._codebook import DOUBTS, HOPELESS, HOPELESS_TEXTS, WORDED
 from ._kinds import kind_of
 from ._shapes import around, entry, lacks, probe, text, texts, whole
 
@@ -83,7 +83,8 @@ def hopeless(exc: BaseException) -> str | None:
         code = text(part)
         if code is not None and _squeezed(code) in HOPELESS:
             return code
-    return None
+    said = (text(body) or "")[:_LONGEST].lower()
+    return next((words for words in HOPELESS_TEXTS if words in said), None)
 
 
 def _squeezed(code: str) -> str:

@@ -4,7 +4,9 @@
 the first pool, and sixty more. The first sixteen that could be installed and imported were taken. The verdicts were
 written down before redouble was asked. What ``unseen.py`` says about changing verdicts and rules holds here, too.
 
-First result, without a rule mended for it: 221 of 233 right (94.8 %), 4 wrongly retried, 1 wrongly unprocessed.
+First result, without a rule mended for it: 221 of 233 right (94.8 %), 4 wrongly retried, 1 wrongly unprocessed. With
+the rules that the first lot has led to: 222 (95.3 %), 4 and 1. Codes of MQTT and a monthly limit in the text of a 429
+were added then, so that it is no longer blind: 226 (97.0 %), 0 and 0.
 """
 
 from __future__ import annotations
