@@ -606,13 +606,12 @@ ORDER = [
 ]
 # fmt: on
 
-# The one way back up: a policy reaches the drivers when it is used. Objections, and requests behind a failure, are
+# The one way back up: a policy reaches the drivers when it is used, and so does `classify.repeatable`. Objections are
 # loaded when they are asked for.
 LATE = {("policy", "_decorate"), ("policy", "_objections"), ("classify", "_requests")}
-# Nobody else imports late, but for the command line, which loads a command when it is asked for, for guards,
-# which are loaded when a policy has one, for the table of secrets, which is loaded when a text is masked, for the
-# first failure, and for letters, which load both ahead of a fork.
-LATE_DOWNWARDS = {"__main__", "_config", "_guard_fields", "_sanitize", "_decide", "_letters"}
+# Nobody else imports late, but for the command line, which loads a command when it is asked for, and for guards,
+# which are loaded when a policy has one.
+LATE_DOWNWARDS = {"__main__", "_config", "_guard_fields"}
 
 
 def is_type_checking(node):

@@ -297,8 +297,8 @@ INTERRUPTED = """
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="a signal to a process is a thing of POSIX")
 def test_an_interrupt_of_the_wait_leaves_neither_a_place_nor_a_probe_taken(flavour):
-    # The retry that was paid for and never made stays paid for; the rest is as if the call had not been.
-    assert run(INTERRUPTED, flavour) == ["1", "95.0", "False", "0", "None", "page", "closed"]
+    # All is as if the call had not been: the price of the retry that was never made is given back.
+    assert run(INTERRUPTED, flavour) == ["1", "100.0", "False", "0", "None", "page", "closed"]
 
 
 def test_a_call_cancelled_in_the_queue_leaves_its_probe_and_its_turn_to_the_next(virtual):

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from ._guard import Lock
 from ._numbers import INF
+from ._time import real_now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,14 +75,14 @@ class BudgetFile:
         """
         import sqlite3
 
-        ends, pause = time.monotonic() + patience, _SHORTEST_PAUSE
+        ends, pause = real_now() + patience, _SHORTEST_PAUSE
         while True:
             try:
-                return self._run_alone(words, max(0.0, ends - time.monotonic()))
+                return self._run_alone(words, max(0.0, ends - real_now()))
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= ends:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or real_now() >= ends:
                     raise
-            time.sleep(min(pause, max(0.0, ends - time.monotonic())))
+            time.sleep(min(pause, max(0.0, ends - real_now())))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _run_alone(self, words: Words, patience: float) -> tuple[float, float]:

@@ -103,7 +103,8 @@ def _left_by_groups(failure: Exception | Refused) -> int:
     """
     if type(failure) is Refused or sys.version_info >= (3, 13):
         return 0
-    left, error = 0, failure
+    left = 0
+    error: Any = failure
     for each in _chain(error):
         trace = _trace.__get__(each)
         while trace is not None:

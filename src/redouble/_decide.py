@@ -17,6 +17,7 @@ from ._guard import in_time
 from ._kinds import kind_of
 from ._numbers import INF
 from ._record import Record, assign
+from ._requests import search
 from ._shapes import leaves
 from ._text import brief
 from ._trouble import report
@@ -324,9 +325,6 @@ def _unsafe_to_repeat(
         return None
     if policy.idempotent is False and not found.unprocessed:
         return "the call may have had an effect, and the policy says idempotent=False"
-    # Late: only calls that have failed need it, and its tables.
-    from ._requests import search
-
     sent = search(_evidence(failure), found.unprocessed, progress.outside).culprit
     if sent is None:
         return None

@@ -45,9 +45,7 @@ def prepare() -> None:
         import tokenize
         import traceback
 
-        from . import _requests, _secret_table
-
-        found = [datetime, hashlib, json, struct, threading, tokenize, traceback, _requests, _secret_table]
+        found = [datetime, hashlib, json, struct, threading, tokenize, traceback]
         try:
             import sqlite3
 

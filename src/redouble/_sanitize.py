@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from . import _secret_table as table
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -53,8 +55,6 @@ def strength(name: str, more: Folded = ()) -> int:
 
 @lru_cache(500)
 def _strength(name: str) -> int:
-    from . import _secret_table as table
-
     words = [word.lower() for word in pattern("parts").findall(name)]
     folded = fold(name)
     for place in range(len(words) - 1, -1, -1):
@@ -71,8 +71,6 @@ def _strength(name: str) -> int:
 
 def hides(name: str, value: str, tells: int, *, quoted: bool = True) -> bool:
     """Whether a text under a name that tells so much is to be masked."""
-    from . import _secret_table as table
-
     bare = value if quoted else value.rstrip(".,;:!?)]}>\"'`")
     if tells == WEAK:
         return looks_random(bare)
@@ -111,8 +109,6 @@ def masked_text(text: str, more: Iterable[str] = ()) -> str:
     >>> masked_text('GET https://bob:hunter2@host/?api_key=abc Authorization: Bearer abc')
     'GET https://***@host/?api_key=*** Authorization: ***'
     """
-    from . import _secret_table as table
-
     names, lower = folded_names(more), text.casefold()
 
     def holds(*traces: str) -> bool:
@@ -176,8 +172,6 @@ def _without_paired(more: Folded) -> Callable[[Match[str]], str]:
 
 def _without_said(found: Match[str]) -> str:
     """Mask the value of ``the password is ...`` and ``token ...``, where it does not read as a sentence."""
-    from . import _secret_table as table
-
     value = found["secret"].rstrip(".,;:?)")
     quoted, said, verb = bool(found["quote"]), found["verb"].strip(), found["verb"].strip(" :")
     if not value or value.casefold() in table.PLAIN or MASK in value:
@@ -218,13 +212,11 @@ def _without_named(text: str, more: Folded) -> str:
 
 def _tells_with_word_before(text: str, name: str, start: int, tells: int) -> int:
     """How much a name tells in prose, where it may be two words: `API key: ...`, but also `sort key: ...`."""
-    from ._secret_table import NOT_KEYS, PHRASES
-
     before = text[max(0, start - 30) : start].split()
     word = before[-1].lower() if before else ""
-    if word + name.lower() in PHRASES:
+    if word + name.lower() in table.PHRASES:
         return STRONG
-    return NOTHING if word in NOT_KEYS else tells
+    return NOTHING if word in table.NOT_KEYS else tells
 
 
 def _value(text: str, start: int, name: str, found: str, tells: int) -> tuple[int, str, str]:
@@ -258,15 +250,13 @@ _SCHEMES = ("basic", "bearer", "digest", "token", "negotiate")
 
 def _kind_of_value(text: str, start: int, name: str, found: str, tells: int) -> str:
     """The pattern for a value without quotes or brackets."""
-    from ._secret_table import LINES
-
     if tells == WEAK:
         return "piece"
     if pattern("yaml").match(text, start):
         return "yaml"
     if found.endswith(">"):
         return "element"
-    return "line" if fold(name).endswith(LINES) else "word"
+    return "line" if fold(name).endswith(table.LINES) else "word"
 
 
 def _goes_on(text: str, name: str, start: int) -> bool:
@@ -370,28 +360,22 @@ def pattern(name: str) -> Pattern[str]:
 def _syntax(number: int) -> Pattern[str]:
     import re
 
-    from ._secret_table import SYNTAX
-
-    return re.compile(SYNTAX[number][1])
+    return re.compile(table.SYNTAX[number][1])
 
 
 @lru_cache(None)
 def _tokens() -> Pattern[str]:
     import re
 
-    from ._secret_table import TOKENS
-
-    every = "|".join([f"(?:{prefix}){rest}" for prefix, rest in TOKENS])
+    every = "|".join([f"(?:{prefix}){rest}" for prefix, rest in table.TOKENS])
     return re.compile(rf"(?<![A-Za-z0-9])(?:{every})")
 
 
 def _without_scheme(found: Match[str]) -> str:
     """Mask ``Bearer ...``, but not ``bearer token`` or ``Basic realm="..."``."""
-    from ._secret_table import PLAIN
-
     value = found[3]
     word = value.rstrip(".,;:!?)")
-    plain = word.casefold() in PLAIN or (value.endswith("=") and found[4])
+    plain = word.casefold() in table.PLAIN or (value.endswith("=") and found[4])
     if found[1].lower() == "basic":  # base64 is not in small letters alone
         plain = plain or (word.isalpha() and word.islower())
     return found[0] if plain else f"{found[1]}{found[2]}{MASK}{found[4]}"

@@ -64,9 +64,12 @@ def masked_line(message: str, limit: int = 200, masking: Masking | None = None) 
 
     Masked before it is cut: half a secret would not be recognised.
     """
-    if masking is not None:
-        return masking.line(message, limit)
-    return one_line("", masked_text(cut(message, _KEPT)), limit)
+    try:
+        if masking is not None:
+            return masking.line(message, limit)
+        return one_line("", masked_text(cut(message, _KEPT)), limit)
+    except ImportError:  # at the end of an interpreter nothing can be imported: better no text than a secret
+        return ""
 
 
 def printable(text: str) -> str:
