@@ -610,8 +610,8 @@ ORDER = [
 # loaded when they are asked for.
 LATE = {("policy", "_decorate"), ("policy", "_objections"), ("classify", "_requests")}
 # Nobody else imports late, but for the command line, which loads a command when it is asked for, and for guards,
-# which are loaded when a policy has one.
-LATE_DOWNWARDS = {"__main__", "_config", "_guard_fields"}
+# which are loaded when a policy has one, and for the traceback of an error that is logged.
+LATE_DOWNWARDS = {"__main__", "_config", "_guard_fields", "_trouble"}
 
 
 def is_type_checking(node):

@@ -130,7 +130,10 @@ class Account(Passage):
         now = self.clock()
         if self.started is None:
             self.started = now
-        self.at = now = max(now, self.started + self.waited)
+        least = self.started + self.waited
+        if now < least:
+            now = least
+        self.at = now
         if self.outer is not None:
             self._bind(now)
         return now

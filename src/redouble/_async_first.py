@@ -10,10 +10,9 @@ from ._awaitables import drop
 from ._call import Call
 from ._callables import truth
 from ._decide import Refused
-from ._guard import in_time
 from ._guarding import no_ticket
 from ._trouble import report
-from .context import NUMBER, RUNNING, first_attempt, time_left
+from .context import NUMBER, RUNNING, first_attempt, in_time, time_left
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -275,12 +275,6 @@ class Call(Keeping):
         elif self._worn:
             _trace.__set__(error, None)
 
-    def end_wait(self) -> None:
-        """The wait is over, with a retry or without one: an interrupt, an open circuit, no time left."""
-        self.held = None
-        if self.unspent:
-            self.give_back_price()
-
     def let_go(self) -> None:
         """Forgets the failure that was held over the wait: a frame must not outlive its attempt."""
         self.unspent = 0.0

@@ -13,17 +13,16 @@ What it knows of the call is a `Progress`, in numbers; what it is asked about is
 from __future__ import annotations
 
 from ._callables import plain, truth
-from ._guard import in_time
 from ._kinds import kind_of
 from ._numbers import INF
 from ._record import Record, assign
-from ._requests import search
+from ._requests import search, shows_nothing
 from ._shapes import leaves
 from ._text import brief
 from ._trouble import report
 from .backoff import LONGEST, full_jitter, next_delay, shown_name
 from .classify import DEFAULT, Cause, Classifier, Verdict, retry_after, verdict
-from .context import capped_at, caps, disabled_here, switched_off_everywhere, switches_off
+from .context import capped_at, caps, disabled_here, in_time, switched_off_everywhere, switches_off
 from .events import Reason
 
 TYPE_CHECKING = False
@@ -320,12 +319,14 @@ def _unsafe_to_repeat(
     if policy.idempotent is True:
         return None
     # A rule for a 4xx implies that the request was rejected: the server has answered.
-    status = found.status or 0
-    if rule is not None and 400 <= status < 500 and status not in _UNANSWERED:
+    if rule is not None and 400 <= (found.status or 0) < 500 and found.status not in _UNANSWERED:
         return None
     if policy.idempotent is False and not found.unprocessed:
         return "the call may have had an effect, and the policy says idempotent=False"
-    sent = search(_evidence(failure), found.unprocessed, progress.outside).culprit
+    evidence = _evidence(failure)
+    if shows_nothing(evidence):
+        return None
+    sent = search(evidence, found.unprocessed, progress.outside).culprit
     if sent is None:
         return None
     how = "say idempotent=True" if sent.name else "say idempotent=True or send an Idempotency-Key"

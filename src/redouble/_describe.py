@@ -9,13 +9,13 @@ from . import backoff as _backoff
 from ._numbers import INF
 from ._record import Record, assign
 from .backoff import delays, shown_name
-from .budget import RatioBudget
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from .backoff import Backoff
+    from .budget import RatioBudget
     from .policy import Policy
 
 
@@ -158,9 +158,10 @@ def _guards(policy: Policy) -> list[str]:
 
 
 def _load(policy: Policy) -> str:
-    if not isinstance(policy.budget, RatioBudget):
+    budget: Any = policy.budget
+    if not hasattr(budget, "load"):
         return ""
-    return f": {loads(policy, policy.budget)} when everything fails"
+    return f": {loads(policy, budget)} when everything fails"
 
 
 def loads(policy: Policy, budget: RatioBudget) -> str:

@@ -49,22 +49,6 @@ class InterruptSafeLock(_thread.RLock):  # type: ignore[misc]  # pyright: ignore
 Lock = InterruptSafeLock if sys.version_info >= (3, 14) else _thread.RLock
 
 
-# Seconds that the call which asks or tells a guard has left, for guards that may have to wait.
-time_given: ContextVar[float | None] = ContextVar("redouble time for guards", default=None)
-
-
-def in_time(left: float | None, method: Callable[..., Any], *args: Any) -> Any:
-    """Ask or tell a guard, which may take no more than a part of the time that is left."""
-    if left is None:
-        return method(*args)
-    outer = time_given.get()
-    try:
-        time_given.set(left)
-        return method(*args)
-    finally:
-        time_given.set(outer)
-
-
 class Guard:
     """State of a dependency, shared on purpose. Safe to share between threads and tasks."""
 

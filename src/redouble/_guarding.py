@@ -7,10 +7,9 @@ that hands their answers on: the sync driver runs through it, the async one awai
 from __future__ import annotations
 
 from ._decide import Progress, Refused
-from ._guard import in_time
 from ._trouble import report
 from .classify import verdict
-from .context import RUNNING
+from .context import RUNNING, in_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -43,13 +43,14 @@ from .classify import _BUILTIN as BUILTIN_ERRORS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType, TracebackType
+    from types import CodeType, FrameType, TracebackType
     from typing import Any
 
 _DEEPEST = 8  # errors within errors
 _MOST_ERRORS = 10_000
 _MOST_FRAMES = 2_000
 _MOST_FOUND = 1_000  # redirects, commands of a pipeline, requests in one
+_MOST_QUIET = 1_000
 _LONGEST_BODY = 256 * 1024  # characters that are searched for the kind of an operation
 
 # As Python itself keeps them, whatever an exception's own attributes do.
@@ -89,8 +90,6 @@ def search(failure: object, unprocessed: bool = False, outside: int | None = Non
     ``unprocessed`` says that the request that failed last had no effect. ``outside`` is for blocks: the id of
     the exception that was being handled when the block began.
     """
-    if _shows_nothing(failure):
-        return _NOTHING
     found = Search(failure, unprocessed, outside)
     if not real(failure, BaseException):
         own = shown_by(failure)
@@ -189,10 +188,7 @@ class Search:
         return any(examined(exc, RETRYABLE_STATUSES, None).unprocessed for exc in same)
 
 
-_NOTHING = Search(None, False, None)
-
-
-def _shows_nothing(failure: object) -> bool:
+def shows_nothing(failure: object) -> bool:
     """Return whether a failure certainly shows no request: a builtin error that went through no client."""
     if id(type(failure)) not in BUILTIN_ERRORS:
         return False
@@ -202,9 +198,22 @@ def _shows_nothing(failure: object) -> bool:
     trace = _trace(error)
     while trace is not None:
         code = trace.tb_frame.f_code
-        if code.co_name in FRAMES or "method" in code.co_varnames:
+        if _quiet.get(id(code)) is not code and not _is_quiet(code):
             return False
         trace = trace.tb_next
+    return True
+
+
+# Functions that show no request, by id: hashing code takes longer. Held, so that no other gets the id.
+_quiet: dict[int, CodeType] = {}
+
+
+def _is_quiet(code: CodeType) -> bool:
+    if code.co_name in FRAMES or "method" in code.co_varnames:
+        return False
+    if len(_quiet) >= _MOST_QUIET:
+        _quiet.clear()
+    _quiet[id(code)] = code
     return True
 
 

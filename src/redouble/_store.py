@@ -11,12 +11,12 @@ The same words are spoken to a sync and to an async store. What to do with the a
 from __future__ import annotations
 
 from . import _checks as check
-from ._guard import Guard, time_given
+from ._guard import Guard
 from ._loops import in_trio, time_limit
 from ._numbers import INF
 from ._text import kind_of, masked_line, shown
 from .classify import Cause, verdict
-from .context import here, shorter, time_left
+from .context import here, shorter, time_given, time_left
 from .events import StoreChanged, emit, wanted
 
 TYPE_CHECKING = False

@@ -206,7 +206,9 @@ def pause(call: Call) -> bool:
         call.let_go()
         return True
     finally:
-        call.end_wait()
+        call.held = None
+        if call.unspent:  # an interrupt, an open circuit, no time left: the retry was not made
+            call.give_back_price()
 
 
 def wait(call: Call, seconds: float) -> bool:

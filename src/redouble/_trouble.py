@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from ._sanitize import masked_text
 from ._text import masked_line, printable
-from ._traces import traced
 
 # What was said already: (what, of whom). Emptied when full, so that a program which makes
 # listeners without end hears of them again rather than growing without end.
@@ -50,5 +49,7 @@ def say(text: str, error: BaseException | None = None) -> None:
 
 def _traceback(error: BaseException) -> str | None:
     """The traceback without secrets; a message cannot begin a line of its own in the log."""
+    from ._traces import traced
+
     text = traced(error, lambda message: masked_line(message, 1000))
     return None if text is None else masked_text(text.rstrip("\n"))

@@ -74,6 +74,9 @@ replaying: ContextVar[Any] = ContextVar("redouble replay", default=None)
 store_until: ContextVar[float | None] = ContextVar("redouble store until", default=None)
 BEYOND = 1.0  # seconds that storing may take after a call's deadline
 
+# Seconds that the call which asks or tells a guard has left, for guards that may have to wait.
+time_given: ContextVar[float | None] = ContextVar("redouble time for guards", default=None)
+
 IDEMPOTENCY_KEY, RETRY_ATTEMPT, REQUEST_TIMEOUT = "Idempotency-Key", "X-Retry-Attempt", "X-Request-Timeout-Ms"
 
 
@@ -238,6 +241,18 @@ def storing_until(patience: float) -> float:
     around = here()
     left = None if around is None else time_left(around)
     return real_now() + (patience if left is None else min(left + BEYOND, patience))
+
+
+def in_time(left: float | None, method: Callable[..., Any], *args: Any) -> Any:
+    """Ask or tell a guard, which may take no more than a part of the time that is left."""
+    if left is None:
+        return method(*args)
+    outer = time_given.get()
+    try:
+        time_given.set(left)
+        return method(*args)
+    finally:
+        time_given.set(outer)
 
 
 def running_in(surroundings: Surroundings | None) -> Surroundings | None:
