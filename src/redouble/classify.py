@@ -21,7 +21,6 @@ from ._shapes import (
     ancestry,
     class_name,
     listed,
-    message,
     probe,
     real,
     status_code,
@@ -66,8 +65,6 @@ _BUILTIN = {
 }
 _TELLING = {id(kind) for kind, _ in BUILTINS}  # whose class decides, whatever they hold
 _judged: dict[tuple[int, int | None], Verdict] = {}
-# The one builtin that without an errno is judged by its text too.
-_VAGUE = id(ConnectionError)
 
 
 def _plain(failure: object) -> tuple[int, int | None] | None:
@@ -81,18 +78,21 @@ def _plain(failure: object) -> tuple[int, int | None] | None:
         return None
     number = error.errno if numbered else None
     if number is None:
-        if kind == _VAGUE and CERTIFICATE_TEXT in message(error):
+        if kind not in _TELLING and (error.__context__ is not None or _says_more(error.args)):
             return None
-        unsaid = kind not in _TELLING and (error.__context__ is not None or _holds(error))
-        return None if unsaid else (kind, None)
+        return kind, None
     # Windows has numbers of its own beside the errno.
     known = type(number) is int and number in ERRNOS and getattr(error, "winerror", None) is None
     return (kind, number) if known else None
 
 
-def _holds(error: Any) -> bool:
-    """Whether an error was given another error, or asyncio's text of several."""
-    return any(type(given) is not str or given.startswith(ALL_ADDRESSES_FAILED) for given in error.args)
+def _says_more(args: tuple[Any, ...]) -> bool:
+    """Return whether an error was given more than plain text: other errors, or a bad certificate."""
+    # A loop, since this is asked of every such failure.
+    for given in args:
+        if type(given) is not str or CERTIFICATE_TEXT in given or given.startswith(ALL_ADDRESSES_FAILED):
+            return True
+    return False
 
 
 class Classifier(Record):
