@@ -130,8 +130,7 @@ class Account(Passage):
         now = self.clock()
         if self.started is None:
             self.started = now
-        least = self.started + self.waited
-        if now < least:
+        elif now < (least := self.started + self.waited):
             now = least
         self.at = now
         if self.outer is not None:

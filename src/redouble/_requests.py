@@ -195,10 +195,10 @@ def shows_nothing(failure: object) -> bool:
     error: Any = failure
     if error.__dict__ or error.__cause__ is not None or error.__context__ is not None:
         return False
-    trace = _trace(error)
+    trace, known = error.__traceback__, _quiet.get
     while trace is not None:
         code = trace.tb_frame.f_code
-        if _quiet.get(id(code)) is not code and not _is_quiet(code):
+        if known(id(code)) is not code and not _is_quiet(code):
             return False
         trace = trace.tb_next
     return True

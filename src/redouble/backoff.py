@@ -325,6 +325,9 @@ def next_delay(
     A user's function may raise or answer nonsense; a retry must not die of that. Full jitter's delay
     stands in, and the trouble is logged once.
     """
+    if backoff is full_jitter and rng is None and attempt < 64:
+        # The default, without the checks that base and cap have passed already.
+        return _draw(None, 0.0, min(cap, LONGEST, base * 2.0**attempt))
     try:
         delay = backoff(attempt, base, cap, previous=previous, rng=rng)
         if delay.__class__ is float and 0.0 <= delay <= cap and delay <= LONGEST:
