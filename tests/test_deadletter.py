@@ -908,7 +908,7 @@ def test_a_lease_is_renewed_while_the_handler_runs(tmp_path):
                 time.sleep(0.005)
             assert letters.get(letter.id).leased_until > first[0]
 
-        assert letters.replay(slow, lease=0.09) == Replayed(replayed=1)
+        assert letters.replay(slow, lease=0.6) == Replayed(replayed=1)
     assert "redouble lease" not in [thread.name for thread in threading.enumerate()]
 
 

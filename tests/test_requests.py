@@ -758,7 +758,7 @@ def test_a_search_in_a_builtin_error_takes_no_more_than_a_few_microseconds():
     error = failure_of(lost)
     error.__context__ = None
     best = min(timed(error) for _ in range(200))
-    assert best < 50e-6
+    assert best < 500e-6  # about 1 µs where nothing is traced
 
 
 def timed(error):

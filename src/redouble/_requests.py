@@ -42,7 +42,7 @@ from .classify import _BUILTIN as BUILTIN_ERRORS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import CodeType, FrameType, TracebackType
     from typing import Any
 
@@ -58,6 +58,7 @@ _trace: Callable[[BaseException], TracebackType | None] = BaseException.__dict__
 _cause: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__cause__"].__get__
 _context: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__context__"].__get__
 
+_URL_NAMES = frozenset(URLS)
 _KNOWN_METHODS = REPEATABLE_METHODS | UNREPEATABLE_METHODS
 
 
@@ -130,7 +131,7 @@ class Search:
             return
         self.seen[id(exc)] = exc
         frames, same = _frames(exc), (*above, exc)
-        if any(frame is frames[0] for frame in sending if frames):
+        if frames and _is_among(frames[0], sending):
             sending = [*sending, *frames]
         else:
             first, sent = _in_frames(frames)
@@ -148,7 +149,7 @@ class Search:
                 self._go_on(found, same, depth, sending)
         if context is not None and not self._is_outside(context):
             # An error that reports the one in whose handling it was raised is the same failure.
-            above = same if any(found is context for found in reported) else ()
+            above = same if _is_among(context, reported) else ()
             self._go_on(context, above, depth, sending)
 
     def _go_on(
@@ -185,7 +186,7 @@ class Search:
     def _had_no_effect(self, same: tuple[BaseException, ...]) -> bool:
         if self._unprocessed and (not same or same[0] is self._failure):
             return True
-        return any(examined(exc, RETRYABLE_STATUSES, None).unprocessed for exc in same)
+        return True in [examined(exc, RETRYABLE_STATUSES, None).unprocessed for exc in same]
 
 
 def shows_nothing(failure: object) -> bool:
@@ -227,6 +228,14 @@ def _frames(exc: BaseException) -> list[FrameType]:
     return frames
 
 
+def _is_among(one: object, others: Iterable[object]) -> bool:
+    # No generator: Python 3.13 crashes where it has no memory for a closure.
+    for other in others:  # noqa: SIM110
+        if other is one:
+            return True
+    return False
+
+
 def _module(frame: FrameType) -> str:
     name = frame.f_globals.get("__name__")
     return name.rpartition("._vendor.")[2] if type(name) is str else ""
@@ -256,7 +265,7 @@ def _in_frames(frames: list[FrameType]) -> tuple[int | None, list[Sent]]:
 def _is_of(exc: BaseException, frame: FrameType) -> bool:
     """Return whether an exception is of the client that this frame is of."""
     package = _module(frame).partition(".")[0]
-    return any(name == package for name, _ in kind_of(type(exc)).names)
+    return package in [name for name, _ in kind_of(type(exc)).names]
 
 
 def _is_handled(context: BaseException) -> bool:
@@ -283,7 +292,7 @@ def shown_by(failure: object) -> list[Sent]:
     # urllib3 forgets the method of a request that a 303 has redirected, which is a POST as a rule.
     passed: Any = probe(probe(failure, "retries"), "history")
     redirects = list(TUPLE.__iter__(passed)) if real(passed, TUPLE) else []
-    if any(whole(probe(redirect, "status")) == 303 for redirect in redirects):
+    if 303 in [whole(probe(redirect, "status")) for redirect in redirects]:
         shown.append(Sent("POST"))
     for holder in holders:
         history: Any = probe(holder, "history")
@@ -296,7 +305,7 @@ def shown_by(failure: object) -> list[Sent]:
 def _last_shown(failure: object, holders: list[object], responses: list[object]) -> Sent | None:
     requests = [probe(holder, name) for holder in holders for name in ("request", "request_info")]
     requests = [found for found in requests if found is not None]
-    keyed = next((found for found in requests if _has_key(probe(found, "headers"))), None)
+    keyed = ([found for found in requests if _has_key(probe(found, "headers"))] or [None])[0]
     for found in requests:
         method = method_of(probe(found, "method"))
         if method is not None:
@@ -304,7 +313,7 @@ def _last_shown(failure: object, holders: list[object], responses: list[object])
     if keyed is not None:
         return Sent(None, keyed, probe(keyed, "headers"))
     # Last the response of the standard library, itself or inside one of urllib3, which remembers its request.
-    own = [probe(failure, "method"), *(probe(response, "http_verb") for response in responses)]
+    own = [probe(failure, "method"), *[probe(response, "http_verb") for response in responses]]
     own += [probe(probe(failure, name), "_method") for name in ("fp", "_original_response")]
     for found in (*own, probe(failure, "_method")):
         method = method_of(found)
@@ -417,7 +426,7 @@ def _by_shape(frame: FrameType) -> Sent | None:
     """Return the request of an unknown function that takes a method and a URL, as those of most SDKs do."""
     code = frame.f_code
     taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    if "method" not in taken or not any(name in taken for name in URLS):
+    if "method" not in taken or _URL_NAMES.isdisjoint(taken):
         return None
     found = _by_names(frame.f_locals, "")
     return found[0] if found and found[0].method in _KNOWN_METHODS else None

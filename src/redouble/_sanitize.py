@@ -110,29 +110,33 @@ def masked_text(text: str, more: Iterable[str] = ()) -> str:
     'GET https://***@host/?api_key=*** Authorization: ***'
     """
     names, lower = folded_names(more), text.casefold()
-
-    def holds(*traces: str) -> bool:
-        return any(trace in lower for trace in traces)
-
     # Each step is taken only if the text holds a trace of what it is about; most messages hold none.
-    if holds("-----begin", "putty-user"):
+    if _holds(lower, ("-----begin", "putty-user")):
         text = pattern("block").sub(MASK, text)
-    if holds(*table.NAMES) or _holds_names(text, lower, names):
+    if _holds(lower, table.NAMES) or _holds_names(text, lower, names):
         text = pattern("plist").sub(
             _without_paired(names), pattern("paired").sub(_without_paired(names), text)
         )
         text = _without_named(text, names)
-    if holds(*table.SAID):
+    if _holds(lower, table.SAID):
         text = pattern("said").sub(_without_said, text)
     for number in [number for number, (trace, _) in enumerate(table.SYNTAX) if trace in lower]:
         text = _syntax(number).sub(_without_group, text)
-    if holds("basic", "bearer"):
+    if _holds(lower, ("basic", "bearer")):
         text = pattern("scheme").sub(_without_scheme, text)
     if "://" in lower:
         text = pattern("odd_url").sub(f"://{MASK}@", pattern("url").sub(_without_user, text))
     if "eyj" in lower:
         text = pattern("jwt").sub(MASK, text)
     return _tokens().sub(MASK, text) if _may_hold_tokens(text) else text
+
+
+def _holds(text: str, traces: Iterable[str]) -> bool:
+    # No generator: Python 3.13 crashes where it has no memory for a closure, and this is asked of any error.
+    for trace in traces:  # noqa: SIM110
+        if trace in text:
+            return True
+    return False
 
 
 _NO_LETTERS = {code: None for code in range(128) if not chr(code).isalnum()}
@@ -144,12 +148,15 @@ def _holds_names(text: str, lower: str, more: Folded) -> bool:
         return False
     # Folding leaves only letters and figures, and so does dropping all other ASCII from ASCII.
     flat = lower.translate(_NO_LETTERS) if text.isascii() else fold(text)
-    return any(word in flat for word in more)
+    return _holds(flat, more)
 
 
 def _may_hold_tokens(text: str) -> bool:
     """Say quickly that no word is long enough for a token."""
-    return any(len(word) >= 12 and any(c.isdigit() or c in "-_" for c in word) for word in text.split())
+    for word in text.split():
+        if len(word) >= 12 and ("-" in word or "_" in word or not word.isalpha()):
+            return True
+    return False
 
 
 def _without_group(found: Match[str]) -> str:
