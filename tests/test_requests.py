@@ -17,7 +17,7 @@ from types import SimpleNamespace as Thing
 
 import pytest
 
-from redouble import Rule, retry, retrying
+from redouble import Rule, _requests, retry, retrying
 from redouble._request_tables import FRAMES, REDIS_REPEATABLE, VENDOR_HOSTS, VENDOR_READS
 from redouble._requests import is_aws_read, search
 from redouble.classify import repeatable, request_method
@@ -765,3 +765,15 @@ def timed(error):
     began = time.perf_counter()
     search(error)
     return time.perf_counter() - began
+
+
+def test_functions_that_show_nothing_are_remembered_up_to_a_limit(monkeypatch):
+    monkeypatch.setattr(_requests, "_MOST_QUIET", 1)
+    monkeypatch.setattr(_requests, "_quiet", {})
+    for number in range(3):
+        scope = {"fail": lost}
+        exec(f"def call_{number}(): fail()", scope)
+        error = failure_of(scope[f"call_{number}"])
+        error.__context__ = None
+        assert _requests.shows_nothing(error)
+        assert len(_requests._quiet) == 1

@@ -16,7 +16,9 @@ import pytest
 
 from conftest import StillRunning, watchdog
 from redouble import DeadlineExceeded, Policy, ResultRejected, Rule, hedging, history, retry, retrying
+from redouble._call import Call
 from redouble._leases import Renewal
+from redouble._text import brief
 from redouble._time import DAY, real_sleep
 from redouble.backoff import fixed
 from redouble.breaker import CircuitBreaker
@@ -498,3 +500,30 @@ def test_a_coroutine_in_the_place_of_a_function_is_refused_and_closed(use):
     with pytest.raises(TypeError, match="coroutine"):
         use(coroutine)
     assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+
+
+# The end of a call, and of an interpreter
+
+
+def test_an_interrupt_as_a_call_gives_its_slot_back_is_raised_and_the_slot_is_free(flavour, monkeypatch):
+    left, bulkhead = [], Bulkhead(1)
+    leave = Call.leave
+
+    def interrupted(call):
+        left.append(call)
+        if len(left) == 1:
+            raise KeyboardInterrupt
+        leave(call)
+
+    monkeypatch.setattr(Call, "leave", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        flavour.call(Policy(bulkhead=bulkhead), flavour.scripted("page"))
+    assert bulkhead.under_way == 0
+
+
+def test_a_text_that_cannot_be_masked_for_want_of_imports_is_left_out(monkeypatch):
+    def torn_down(text):
+        raise ImportError("sys.meta_path is None, Python is likely shutting down")
+
+    monkeypatch.setattr("redouble._text.masked_text", torn_down)
+    assert brief(TimeoutError("password=hunter2")) == "TimeoutError"
