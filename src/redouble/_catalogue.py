@@ -58,6 +58,10 @@ class Row(Record):
         assign(self, "unprocessed", unprocessed)
         assign(self, "inside", inside)
 
+    def __hash__(self) -> int:
+        # Shorter than a record's own: the import of the tables hashes some hundred rows.
+        return hash((self.retryable, self.cause._name_, self.unprocessed, self.inside))
+
 
 PERMANENT = Row(False, Cause.permanent)
 UNAUTHORIZED = Row(False, Cause.unauthorized)
