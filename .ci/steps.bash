@@ -1,4 +1,4 @@
-# What .ci/environments and .ci/interpreters share. Sourced at the root of the project, with $python and $mode set.
+# Shared by .ci/environments and .ci/interpreters, which source it at the root of the project, with $python and $mode set.
 # shellcheck shell=bash disable=SC2154
 
 [ "$mode" = short ] || [ "$mode" = long ] || { echo "usage: $0 PYTHON [short|long]"; exit 1; }
@@ -8,13 +8,13 @@ trap 'rm -rf "$work"' EXIT
 unset PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX="$work/byte-code" HYPOTHESIS_STORAGE_DIRECTORY="$work/hypothesis"
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_QUIET=1 PIP_ROOT_USER_ACTION=ignore
-# The plugins of the environments; whoever adds to this puts a colon in front.
+# The folder with the pytest plugins for environments.
 plugins=$PWD/tests/environments
 unset PYTHONPATH
 
 passed=0 failed=0 missing=""
 
-# Runs a command to its end and sets `status`. Never as a condition, in which errors would not end it.
+# attempt COMMAND...: run a command and set `status`. Never use it as a condition: bash ignores `set -e` there.
 attempt() {
   began=$SECONDS log=$work/log
   set +e
@@ -23,8 +23,8 @@ attempt() {
   set -e
 }
 
-# `step NAME COMMAND...`. Of a command that passes the last line is shown, of one that fails everything but the dots.
-# The others run all the same; `closing` tells how it went.
+# step NAME COMMAND...: print the last line of a command that passes, and everything but the dots of one that fails.
+# The steps after it run in either case; `closing` fails if a step did.
 step() {
   printf '\n=== %s\n' "$1"
   attempt "${@:2}"
@@ -39,27 +39,27 @@ step() {
   printf '%s s\n' "$((SECONDS - began))"
 }
 
-# `fetch NAME COMMAND...` gets or builds something, and sets `status`. What the registries do not have any more, or not
-# now, is told here and at the end, and is no failure.
+# fetch NAME COMMAND...: download or build something, and set `status`. If that fails, it is reported here and at the end,
+# but it is not a failure: the package index may be down, or may have dropped a version.
 fetch() {
-  printf '\n=== %s: fetched\n' "$1"
+  printf '\n=== %s: download\n' "$1"
   attempt "${@:2}"
   grep -v ^WARNING "$log" | tail -n "$((status == 0 ? 3 : 20))" || true
   printf '%s s\n' "$((SECONDS - began))"
   if [ "$status" -ne 0 ]; then
-    printf 'NOT TO BE HAD: %s\n' "$1"
+    printf 'NOT AVAILABLE: %s\n' "$1"
     missing="$missing${missing:+, }$1"
   fi
 }
 
 closing() {
-  [ -z "$missing" ] || printf '\nnot to be had: %s\n' "$missing"
+  [ -z "$missing" ] || printf '\nnot available: %s\n' "$missing"
   printf '\n%s: %s passed, %s failed\n' "$1" "$passed" "$failed"
   [ "$failed" -eq 0 ]
 }
 
-# The suite: `suite ENVIRONMENT ARGUMENT...`. Which tests make no sense there stands in tests/environments. The array
-# `options` holds switches of the interpreter, and `runner` what starts pytest.
+# suite ENVIRONMENT ARGUMENT...: run the tests, without those that tests/environments/left_out_tables.py names for this
+# environment. The array `options` has switches of the interpreter, and `runner` starts pytest.
 options=() runner=(-m pytest)
 suite() {
   REDOUBLE_ENVIRONMENT=$1 PYTHONPATH=$plugins${PYTHONPATH:+:$PYTHONPATH} \

@@ -1,4 +1,4 @@
-"""Many async calls at once, each retried by itself; a deadline that holds in mid-attempt; cancellation."""
+"""Retry many async calls at once, interrupt an attempt at the deadline, and cancel a call."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ calls: dict[str, int] = {}
 
 @policy
 async def fetch(city):
-    """Fails twice for each city, then answers."""
+    """Fail twice for each city, then return."""
     calls[city] = calls.get(city, 0) + 1
     await asyncio.sleep(0.01)
     if calls[city] < 3:
@@ -20,7 +20,7 @@ async def fetch(city):
 
 @policy.replace(deadline=0.3)
 async def slow():
-    """Would take a minute; the deadline cuts it off."""
+    """Take a minute; the deadline ends the attempt earlier."""
     await asyncio.sleep(60)
 
 
@@ -33,7 +33,7 @@ async def main():
     except DeadlineExceeded as error:
         print("slow:", error)
 
-    # Cancellation is not a failure. It is never retried and passes straight through.
+    # Cancellation is not a failure: it is raised at once and never retried.
     task = asyncio.create_task(slow())
     await asyncio.sleep(0.02)
     task.cancel()

@@ -1,4 +1,4 @@
-"""A block that is run again, and a scope in which many calls share one deadline."""
+"""Retry a block of statements, and share one deadline between many calls."""
 
 import sqlite3
 
@@ -7,7 +7,7 @@ from redouble import DeadlineExceeded, Policy, retrying
 store = sqlite3.connect(":memory:", isolation_level=None)
 store.execute("create table log (run integer, line text)")
 
-# A block: several statements that belong together, without a function around them.
+# A block: retry several statements together, without a function.
 for attempt in retrying(attempts=3, base=0.05):
     with attempt, store:
         store.execute("begin")
@@ -19,7 +19,7 @@ rows = store.execute("select count(*), max(run) from log").fetchone()
 print(f"block: {rows[0]} rows, written by run {rows[1]}")
 store.close()
 
-# A block that asks to be run again without an exception.
+# A block that requests another attempt without raising an exception.
 pages = iter([None, None, "report.pdf"])
 for attempt in retrying(attempts=5):
     with attempt:
@@ -28,7 +28,7 @@ for attempt in retrying(attempts=5):
             attempt.again("not ready", after=0.05)
 print(f"asked again: {page} on run {attempt.number}, before it: {attempt.previous}")
 
-# A scope: each call is retried, and all of them together have 0.5 s.
+# A scope: each call is retried, and all calls share a deadline of 0.5 s.
 failures = {"disk": 1, "cpu": 0, "net": 99}
 
 

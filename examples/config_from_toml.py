@@ -1,4 +1,4 @@
-"""Policies from a configuration file: operators may change waits and limits without touching code."""
+"""Read policies from a configuration file, so that operators can change waits and limits."""
 
 import tomllib
 
@@ -26,12 +26,12 @@ payments = Policy.from_mapping(tables["payments"]).replace(name="payments")
 print(payments)
 print(payments.describe())
 
-# A misspelt limit is no limit, so names that nobody knows are refused.
+# Unknown names raise TypeError: a misspelt limit would silently not apply.
 try:
     Policy.from_mapping(tables["search"])
 except TypeError as error:
     print("refused:", error)
 
-# The environment may have the last word, for one deployment.
+# Environment variables can override the file for one deployment.
 environment = {"PAYMENTS_RETRY_ATTEMPTS": "2", "PAYMENTS_RETRY_DEADLINE": "1500ms"}
 print(Policy.from_env("PAYMENTS_RETRY", environment))

@@ -1,6 +1,6 @@
-"""An HTTP client over a flaky server: a server's hint is honoured, and no order is placed twice.
+"""Retry HTTP requests: wait for Retry-After, and do not repeat a POST without an idempotency key.
 
-The server runs on loopback in this process. It fails the first requests of each path.
+The server runs on loopback in this process. It fails the first requests to each path.
 """
 
 import threading
@@ -25,7 +25,7 @@ class Flaky(BaseHTTPRequestHandler):
             self.send_header("Retry-After", "0.3")
         self.end_headers()
 
-    do_GET = do_POST = answer  # noqa: N815 - the names http.server asks for
+    do_GET = do_POST = answer  # noqa: N815 - names of http.server
 
     def log_message(self, *args):
         pass

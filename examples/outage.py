@@ -1,4 +1,4 @@
-"""A server goes down and comes back: what plain retries, a budget and a breaker make of it. On loopback."""
+"""Compare plain retries, a budget and a breaker while a server on loopback is down."""
 
 import socket
 import threading
@@ -9,7 +9,7 @@ from redouble.budget import TokenBudget
 
 
 class Server:
-    """Answers every connection with one byte; while it is down it hangs up instead."""
+    """Answer each connection with one byte, or close it while the server is down."""
 
     up, connections = True, 0
 
@@ -34,7 +34,7 @@ def ask():
 
 
 def outage(policy, name):
-    """Fifty calls to a server that is down."""
+    """Make fifty calls to the server while it is down."""
     server.up, server.connections, refused = False, 0, 0
     for _ in range(50):
         try:
@@ -53,8 +53,8 @@ outage(fast, "plain retries")
 outage(fast.replace(budget=TokenBudget(capacity=50)), "with a budget")
 outage(fast.replace(breaker=breaker), "with a breaker")
 
-# Back up: after a while the circuit lets one probe through, which closes it. Who would rather wait than be
-# refused puts the retry around the breaker: it waits as long as the circuit says.
+# The server is up again: after `open_for` the circuit admits one probe, which closes it. To wait for that
+# instead of getting CircuitOpen, put the retry around the breaker: it waits as long as the breaker says.
 server.up = True
 fast.replace(on=CircuitOpen).call(breaker(ask))
 print(f"back up: the circuit is {breaker.state}")

@@ -1,6 +1,6 @@
-"""A payment is charged once although its answer was lost: a key of the client's, a memory of the server's.
+"""Charge a payment once although the response was lost: the client sends a key, the server stores answers.
 
-The server runs on loopback in this process. It charges, and is then too slow for the client to wait.
+The server runs on loopback in this process. It charges, and then does not answer before the client's timeout.
 """
 
 import threading
@@ -13,7 +13,7 @@ from redouble.context import outgoing_headers
 
 charges: list[str] = []
 requests: list[str] = []
-answers: dict[str, tuple[float, bytes]] = {}  # until when, and what; in earnest a table next to the charges
+answers: dict[str, tuple[float, bytes]] = {}  # expiry and answer by key; in production, a table
 
 
 class Payments(BaseHTTPRequestHandler):
@@ -25,8 +25,8 @@ class Payments(BaseHTTPRequestHandler):
             charges.append(self.path)
             answer = f"receipt {len(charges)}".encode()
             if key:
-                answers[key] = time.time() + 24 * 3600, answer  # before it is sent
-            self.connection.recv(1)  # too slow: gives nothing until the client has hung up
+                answers[key] = time.time() + 24 * 3600, answer  # stored before it is sent
+            self.connection.recv(1)  # too slow: wait until the client has closed the connection
             return
         self.send_response(201)
         self.end_headers()

@@ -1,4 +1,4 @@
-"""What many tests share: fake time, and one fixture that runs a behaviour on both drivers."""
+"""Settings of pytest and fixtures for all tests: fake time, sync and async flavours, a watchdog."""
 
 from __future__ import annotations
 
@@ -16,31 +16,36 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-import network_guard
-from network_guard import pytest_runtest_call  # noqa: F401 - pytest takes its hooks from here
-from redouble import Policy, _trouble, retrying
-from redouble.testing import FakeClock, Scripted, scripted
+from redouble import Policy, retrying
+from redouble._base import log_once
+from redouble.testing import FakeClock, scripted
+from redouble.testing._scripted import Scripted
+
+# Before the first import of one: asserts in these helpers work under -O as well, as those in tests do.
+pytest.register_assert_rewrite("support")
+
+from support import network_guard  # noqa: E402
+from support.network_guard import pytest_runtest_call  # noqa: E402, F401 - a hook of pytest
+from support.threads import frequent_switches  # noqa: E402, F401 - a fixture for all tests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-# How much is tried at random; a test fails for what it finds, never for being slow on a busy machine.
+# No deadline: a random test must not fail because the machine is busy.
 LONG = os.environ.get("REDOUBLE_LONG") == "1"
 settings.register_profile("redouble", deadline=None, max_examples=1_000 if LONG else 50)
 settings.load_profile("redouble")
 
-# What shows nothing of coverage, and takes several times as long while that is measured.
-where_nothing_is_traced = pytest.mark.skipif(
-    sys.gettrace() is not None, reason="slow while coverage is measured"
-)
+# For tests that take several times as long while coverage is measured, and add nothing to it.
+not_under_coverage = pytest.mark.skipif(sys.gettrace() is not None, reason="slow while coverage is measured")
 
 network_guard.install()
 
 
 @contextlib.contextmanager
-def byte_code_out_of_the_tree() -> Iterator[None]:
-    """Where no byte code may be written beside the sources, programs that tests start share it elsewhere."""
+def bytecode_in_temporary_folder() -> Iterator[None]:
+    """If no bytecode may be written beside the sources, let programs that tests start share a cache elsewhere."""
     if not sys.dont_write_bytecode or sys.pycache_prefix is not None:
         yield
         return
@@ -54,46 +59,45 @@ def byte_code_out_of_the_tree() -> Iterator[None]:
 
 
 def heed_signals() -> None:
-    """Who is started in the background of a script ignores interrupts, and so do all programs that it starts."""
+    """Restore the default handlers of signals that a shell ignores in background processes and their children."""
     for name, action in [("SIGINT", signal.default_int_handler), ("SIGQUIT", SIG_DFL), ("SIGHUP", SIG_DFL)]:
-        number = getattr(signal, name, None)  # Windows has not all of them
+        number = getattr(signal, name, None)  # Windows does not have all of them
         if number is not None and signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, action)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     heed_signals()
-    keeping = contextlib.ExitStack()
-    keeping.enter_context(byte_code_out_of_the_tree())
-    config.add_cleanup(keeping.close)
+    stack = contextlib.ExitStack()
+    stack.enter_context(bytecode_in_temporary_folder())
+    config.add_cleanup(stack.close)
 
 
-def set_apart() -> None:
-    """What is there now is no garbage: collections in tests need not look at it, and are fast."""
+def freeze_garbage_collector() -> None:
+    """Exclude all objects that exist now from garbage collection, so that collections in tests are fast."""
     gc.collect()
-    if hasattr(gc, "freeze"):  # PyPy has none
+    if hasattr(gc, "freeze"):  # not in PyPy
         gc.freeze()
 
 
 def pytest_collection_finish() -> None:
-    """The tests themselves."""
-    set_apart()
+    freeze_garbage_collector()
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """The reports of the tests that have been, file by file."""
+    """Exclude the reports of finished tests, once per file."""
     if nextitem is not None and nextitem.path != item.path:
-        set_apart()
+        freeze_garbage_collector()
 
 
 @pytest.fixture
 def clock() -> FakeClock:
-    """A clock that stands still until somebody sleeps."""
+    """A clock that advances only by `sleep`."""
     return FakeClock()
 
 
 class Flavour:
-    """One way to write and to call things: sync or async."""
+    """Run the same test with sync or async functions."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -103,11 +107,11 @@ class Flavour:
         return self.name
 
     def scripted(self, *outcomes: Any) -> Scripted:
-        """A function of this flavour that gives or raises what the script says."""
+        """Return a function of this flavour that returns or raises these outcomes in order."""
         return scripted(*outcomes, asynchronous=self.is_async)
 
     def function(self, body: Callable[..., Any]) -> Callable[..., Any]:
-        """A plain function, made async in the async flavour."""
+        """Return a plain function, wrapped in a coroutine function in the async flavour."""
         if not self.is_async:
             return body
 
@@ -118,7 +122,7 @@ class Flavour:
         return coroutine
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls a function of this flavour to its end."""
+        """Call a function of this flavour and return its result."""
         if not self.is_async:
             return function(*args, **kwargs)
 
@@ -128,11 +132,11 @@ class Flavour:
         return asyncio.run(main())
 
     def call(self, policy: Policy, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls a function of this flavour under a policy."""
+        """Call a function of this flavour with a policy."""
         return self.run(policy(function), *args, **kwargs)
 
     def block(self, policy: Policy, body: Callable[[Any], Any]) -> Any:
-        """Runs ``body(attempt)`` as the block of a ``retrying`` loop."""
+        """Run ``body(attempt)`` as the block of a ``retrying`` loop."""
         if not self.is_async:
             result = None
             for attempt in retrying(policy):
@@ -152,12 +156,12 @@ class Flavour:
 
 @pytest.fixture(params=["sync", "async"])
 def flavour(request: pytest.FixtureRequest) -> Flavour:
-    """Runs the test once on each driver."""
+    """Run the test once with sync and once with async functions."""
     return Flavour(request.param)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop on which time passes only by jumping to the next thing that is due."""
+    """An event loop in virtual time: it jumps to the next timer when nothing else is ready."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -174,7 +178,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 @pytest.fixture
 def virtual() -> Callable[..., Any]:
-    """Runs an async function on virtual time: ``virtual(main, loop_is_wanted)``."""
+    """Return a function that runs an async function in virtual time: ``virtual(main)``."""
 
     def run(main: Callable[..., Any]) -> Any:
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
@@ -184,30 +188,30 @@ def virtual() -> Callable[..., Any]:
 
 
 def loop_time() -> float:
-    """The clock of the running loop, for policies on virtual time."""
+    """Return the time of the running loop, for policies in virtual time."""
     return asyncio.get_running_loop().time()
 
 
 def pytest_runtest_setup() -> None:
-    """What is said once in a process is said once in a test."""
-    _trouble._told.clear()
+    """Forget which warnings were logged, so that those logged once per process are logged in each test."""
+    log_once._warned.clear()
 
 
 class StillRunning(BaseException):
-    """Not an Exception: nothing may swallow it."""
+    """Raised by `watchdog`. Not an `Exception`, so that nothing swallows it."""
 
 
 @contextlib.contextmanager
 def watchdog(seconds: int = 20) -> Iterator[None]:
-    """Ends what does not end by itself."""
-    if not hasattr(signal, "alarm"):  # Windows, WebAssembly: what has no end hangs there
+    """Raise `StillRunning` in a block that takes longer than `seconds`."""
+    if not hasattr(signal, "alarm"):  # Windows, WebAssembly: an endless block hangs there
         yield
         return
 
-    def bark(*_: object) -> None:
+    def interrupt(*_: object) -> None:
         raise StillRunning
 
-    before = signal.signal(signal.SIGALRM, bark)
+    before = signal.signal(signal.SIGALRM, interrupt)
     signal.alarm(seconds)
     try:
         yield
@@ -218,7 +222,7 @@ def watchdog(seconds: int = 20) -> Iterator[None]:
 
 @pytest.fixture
 def library(monkeypatch):
-    """Makes classes of a module whose file is where packages are installed."""
+    """Return a function that makes classes of a module whose file is in `site-packages`."""
 
     def make(name: str, *bases: type, directory: str = "site-packages", **body: object) -> Any:
         package = f"library_in_{directory.replace('-', '_')}"

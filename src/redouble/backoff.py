@@ -1,15 +1,18 @@
-"""How long to wait: the number of a retry in, seconds out. Pure.
+"""Delay functions: the number of a retry in, seconds out. Pure.
 
 Rules of this file:
 
 - ``attempt`` is zero-based: 0 is the wait before the second call.
-- ``0 <= delay <= cap``, for any finite input. With ``cap=inf`` a delay saturates at
+- ``floor <= delay <= cap``, for any finite input. With ``cap=inf`` a delay saturates at
   ``LONGEST`` (``threading.TIMEOUT_MAX``), the longest wait the platform can sleep.
+- A jitter is drawn from ``uniform(max(floor, low), max(floor, high))``, with the ends of its formula. If it
+  were raised to the floor afterwards, many clients would wait for exactly the floor, and come back together.
 - A function here remembers nothing. What decorrelated jitter needs to know, the last
   delay, is an argument.
 - Arguments are checked: negative, NaN, infinite (except ``cap``) and boolean ones are a ``ValueError``.
 
-Any callable of the same signature is a backoff for ``Policy(backoff=...)``.
+Any callable of the same signature is a backoff for ``Policy(backoff=...)``. It needs no ``floor``: only the
+functions of this module are passed it, and the answers of others are raised to it.
 """
 
 from __future__ import annotations
@@ -17,11 +20,11 @@ from __future__ import annotations
 from _thread import TIMEOUT_MAX
 from functools import partial
 
-from ._callables import plain
-from ._numbers import INF, number, whole
-from ._record import same
-from ._text import shown
-from ._trouble import report
+from ._base.callables import name_of, sync_result
+from ._base.checks import INF, attempts_or_inf, floor_below_cap, number, whole
+from ._base.clock import fakes, seeded_rng
+from ._base.log_once import warn_once
+from ._base.record import same
 
 __all__ = [
     "additive_jitter",
@@ -64,16 +67,17 @@ def fixed(
     base: float = 1.0,
     cap: float = 30.0,
     *,
+    floor: float = 0.0,
     previous: float | None = None,
     rng: Random | None = None,
 ) -> float:
-    """The same wait every time: ``min(cap, base)``.
+    """Return the same wait every time: ``min(cap, base)``.
 
     >>> fixed(7, base=2.0)
     2.0
     """
-    _, base, ceiling = _checked(attempt, base, cap)
-    return min(ceiling, base)
+    _, base, ceiling, floor = _checked(attempt, base, cap, floor)
+    return max(floor, min(ceiling, base))
 
 
 def linear(
@@ -81,19 +85,20 @@ def linear(
     base: float = 1.0,
     cap: float = 30.0,
     *,
+    floor: float = 0.0,
     previous: float | None = None,
     rng: Random | None = None,
 ) -> float:
-    """One ``base`` more each time: ``min(cap, base * (attempt + 1))``.
+    """Return one ``base`` more each time: ``min(cap, base * (attempt + 1))``.
 
     >>> [linear(n, base=2.0, cap=5.0) for n in range(4)]
     [2.0, 4.0, 5.0, 5.0]
     """
-    attempt, base, ceiling = _checked(attempt, base, cap)
+    attempt, base, ceiling, floor = _checked(attempt, base, cap, floor)
     try:
-        return min(ceiling, base * (attempt + 1))
+        return max(floor, min(ceiling, base * (attempt + 1)))
     except OverflowError:  # attempt is past the largest float
-        return ceiling if base else 0.0
+        return ceiling if base else floor
 
 
 def exponential(
@@ -101,18 +106,24 @@ def exponential(
     base: float = 1.0,
     cap: float = 30.0,
     *,
+    floor: float = 0.0,
     factor: float = 2.0,
     previous: float | None = None,
     rng: Random | None = None,
 ) -> float:
-    """``factor`` times more each time, without jitter: ``min(cap, base * factor ** attempt)``.
+    """Return ``factor`` times more each time, without jitter: ``min(cap, base * factor ** attempt)``.
 
     Clients that fail together come back together under this one: prefer a jitter.
 
     >>> [exponential(n, base=0.5, cap=3.0) for n in range(5)]
     [0.5, 1.0, 2.0, 3.0, 3.0]
     """
-    attempt, base, ceiling = _checked(attempt, base, cap)
+    attempt, base, ceiling, floor = _checked(attempt, base, cap, floor)
+    return max(floor, _growing(attempt, base, ceiling, factor))
+
+
+def _growing(attempt: int, base: float, ceiling: float, factor: float) -> float:
+    """Return the exponential wait, of checked arguments but for the factor."""
     growth = 2.0 if factor.__class__ is float and factor == 2.0 else number("factor", factor)
     if growth < 1.0:
         raise ValueError(f"factor must be at least 1 (1 is a fixed wait), got {factor!r}")
@@ -125,7 +136,7 @@ def exponential(
 
 
 def _in_two_steps(base: float, growth: float, attempt: int) -> float:
-    """The same where the power alone is past the largest float, but a tiny base may bring it back."""
+    """Return the same if the power alone is past the largest float, but not its product with the base."""
     half = attempt // 2
     try:
         return base * growth**half * growth ** (attempt - half)
@@ -138,18 +149,20 @@ def full_jitter(
     base: float = 1.0,
     cap: float = 30.0,
     *,
+    floor: float = 0.0,
     factor: float = 2.0,
     previous: float | None = None,
     rng: Random | None = None,
 ) -> float:
-    """Anything up to the exponential wait: ``uniform(0, exponential)``. The default.
+    """Return a random wait up to the exponential one: ``uniform(0, exponential)``. The default.
 
     Spreads a crowd of clients best and does the least work in total.
 
     >>> 0.0 <= full_jitter(3, base=0.5, cap=30.0) <= 4.0
     True
     """
-    return _draw(rng, 0.0, exponential(attempt, base, cap, factor=factor))
+    attempt, base, ceiling, floor = _checked(attempt, base, cap, floor)
+    return _between(rng, 0.0, _growing(attempt, base, ceiling, factor), floor, ceiling)
 
 
 def equal_jitter(
@@ -157,17 +170,19 @@ def equal_jitter(
     base: float = 1.0,
     cap: float = 30.0,
     *,
+    floor: float = 0.0,
     factor: float = 2.0,
     previous: float | None = None,
     rng: Random | None = None,
 ) -> float:
-    """Half of the exponential wait for sure, the other half at random.
+    """Return half of the exponential wait, and a random part of the other half.
 
     >>> 2.0 <= equal_jitter(3, base=0.5, cap=30.0) <= 4.0
     True
     """
-    half = exponential(attempt, base, cap, factor=factor) / 2
-    return half + _draw(rng, 0.0, half)
+    attempt, base, ceiling, floor = _checked(attempt, base, cap, floor)
+    longest = _growing(attempt, base, ceiling, factor)
+    return _between(rng, longest / 2, longest, floor, ceiling)
 
 
 def decorrelated_jitter(
@@ -175,10 +190,11 @@ def decorrelated_jitter(
     base: float = 1.0,
     cap: float = 30.0,
     *,
+    floor: float = 0.0,
     previous: float | None = None,
     rng: Random | None = None,
 ) -> float:
-    """Between ``base`` and three times the last delay: ``min(cap, uniform(base, 3 * previous))``.
+    """Return between ``base`` and three times the last delay: ``min(cap, uniform(base, 3 * previous))``.
 
     ``previous=None``, as before the first retry, means ``base``. ``delays()`` and policies pass
     the delay of the wait before; it belongs to one call and is never shared.
@@ -186,10 +202,10 @@ def decorrelated_jitter(
     >>> 1.0 <= decorrelated_jitter(0) <= 3.0
     True
     """
-    _, base, ceiling = _checked(attempt, base, cap)
+    _, base, ceiling, floor = _checked(attempt, base, cap, floor)
     last = base if previous is None else number("previous", previous)
     # Thrice a float may be infinite, and uniform() of that NaN.
-    return min(ceiling, _draw(rng, base, min(3.0 * last, 1e300)))
+    return _between(rng, base, min(3.0 * last, 1e300), floor, ceiling)
 
 
 def proportional_jitter(
@@ -197,23 +213,25 @@ def proportional_jitter(
     base: float = 1.0,
     cap: float = 30.0,
     *,
+    floor: float = 0.0,
     factor: float = 2.0,
     spread: float = 0.25,
     previous: float | None = None,
     rng: Random | None = None,
 ) -> float:
-    """The exponential wait, ``spread`` more or less.
+    """Return the exponential wait, ``spread`` more or less.
 
     ``min(cap, exponential * uniform(1 - spread, 1 + spread))``.
 
     >>> 3.0 <= proportional_jitter(2, spread=0.25) <= 5.0
     True
     """
-    _, _, ceiling = _checked(attempt, base, cap)
+    attempt, base, ceiling, floor = _checked(attempt, base, cap, floor)
     width = number("spread", spread)
     if width > 1.0:
         raise ValueError(f"spread must be at most 1 (a delay cannot be negative), got {spread!r}")
-    return min(ceiling, exponential(attempt, base, cap, factor=factor) * _draw(rng, 1.0 - width, 1.0 + width))
+    middle = _growing(attempt, base, ceiling, factor)
+    return _between(rng, middle * (1.0 - width), middle * (1.0 + width), floor, ceiling)
 
 
 def additive_jitter(
@@ -221,27 +239,29 @@ def additive_jitter(
     base: float = 1.0,
     cap: float = 30.0,
     *,
+    floor: float = 0.0,
     factor: float = 2.0,
     spread: float = 1.0,
     previous: float | None = None,
     rng: Random | None = None,
 ) -> float:
-    """The exponential wait plus up to ``spread`` seconds.
+    """Return the exponential wait plus up to ``spread`` seconds.
 
     ``min(cap, exponential + uniform(0, spread))``.
 
     >>> 4.0 <= additive_jitter(2, spread=1.0) <= 5.0
     True
     """
-    _, _, ceiling = _checked(attempt, base, cap)
-    extra = _draw(rng, 0.0, number("spread", spread))
-    return min(ceiling, exponential(attempt, base, cap, factor=factor) + extra)
+    attempt, base, ceiling, floor = _checked(attempt, base, cap, floor)
+    least = _growing(attempt, base, ceiling, factor)
+    return _between(rng, least, least + number("spread", spread), floor, ceiling)
 
 
 class immediately_once:  # noqa: N801 - used like a function, a class so that it pickles and compares
     """A backoff whose first retry comes at once; then ``backoff`` from its attempt 0.
 
-    For failures that a new connection cures, such as a stale one from a pool.
+    For failures that a new connection cures, such as a stale one from a pool. A ``floor`` delays the first
+    retry, too.
 
     >>> patient = immediately_once(exponential)
     >>> [patient(n) for n in range(4)]
@@ -261,14 +281,16 @@ class immediately_once:  # noqa: N801 - used like a function, a class so that it
         base: float = 1.0,
         cap: float = 30.0,
         *,
+        floor: float = 0.0,
         previous: float | None = None,
         rng: Random | None = None,
     ) -> float:
-        attempt, _, _ = _checked(attempt, base, cap)
+        attempt, _, _, least = _checked(attempt, base, cap, floor)
         if attempt == 0:
-            return 0.0
+            return least
         before = None if attempt == 1 else previous
-        return self.backoff(attempt - 1, base, cap, previous=before, rng=rng)
+        delay: float = _answer(self.backoff, attempt - 1, base, cap, before, rng, least)
+        return delay
 
     def __reduce__(self) -> tuple[Any, ...]:
         return immediately_once, (self.backoff,)
@@ -277,84 +299,127 @@ class immediately_once:  # noqa: N801 - used like a function, a class so that it
         return isinstance(other, immediately_once) and same(self.backoff, other.backoff)
 
     def __hash__(self) -> int:
-        return hash((immediately_once, shown_name(self.backoff)))
+        return hash((immediately_once, name_of(self.backoff, short=True)))
 
     def __repr__(self) -> str:
-        return f"immediately_once({shown_name(self.backoff)})"
+        return f"immediately_once({name_of(self.backoff, short=True)})"
+
+
+_FUNCTIONS = (
+    fixed,
+    linear,
+    exponential,
+    full_jitter,
+    equal_jitter,
+    decorrelated_jitter,
+    proportional_jitter,
+    additive_jitter,
+)
+
+
+def is_ours(backoff: Any) -> bool:
+    """Return whether a backoff is one of this module, also in a ``partial`` or in `immediately_once`."""
+    while isinstance(backoff, (partial, immediately_once)):
+        backoff = backoff.func if isinstance(backoff, partial) else backoff.backoff
+    # By identity: what functools.wraps made looks like the function that it wraps.
+    return any(backoff is function for function in _FUNCTIONS)
+
+
+def _takes_floor(backoff: Any) -> bool:
+    """Return whether a backoff may be passed ``floor``: it is of this module, and has none of its own."""
+    if isinstance(backoff, partial):
+        return "floor" not in backoff.keywords and _takes_floor(backoff.func)
+    return type(backoff) is immediately_once or is_ours(backoff)
+
+
+def _answer(
+    backoff: Any,
+    attempt: int,
+    base: float,
+    cap: float,
+    previous: float | None,
+    rng: Random | None,
+    floor: float,
+) -> Any:
+    """Return the delay of any backoff, raised to the floor if that cannot be passed."""
+    if not floor:
+        return backoff(attempt, base, cap, previous=previous, rng=rng)
+    if _takes_floor(backoff):
+        return backoff(attempt, base, cap, floor=floor, previous=previous, rng=rng)
+    delay = backoff(attempt, base, cap, previous=previous, rng=rng)
+    return max(floor, number("the delay", sync_result("it", delay)))
 
 
 def delays(
     backoff: Backoff = full_jitter,
     *,
-    attempts: int | None = None,
+    attempts: float | None = None,
     base: float = 1.0,
     cap: float = 30.0,
+    floor: float = 0.0,
     rng: Random | None = None,
 ) -> Iterator[float]:
-    """The waits of one call, one after the other: ``attempts=n`` gives ``n - 1`` of them.
+    """Return an iterator over the waits of one call: ``attempts=n`` gives ``n - 1`` of them.
 
     ``previous`` is threaded through, so decorrelated jitter works as in a policy. With
-    ``attempts=None`` the iterator does not end.
+    ``attempts=None`` or ``math.inf`` the iterator does not end.
 
     >>> list(delays(exponential, attempts=5, base=0.5, cap=3.0))
     [0.5, 1.0, 2.0, 3.0]
     """
     if not callable(backoff):
         raise TypeError(f"backoff must be a delay function, got {backoff!r}")
-    limit = None if attempts is None else whole("attempts", attempts, at_least=1) - 1
-    _, start, _ = _checked(0, base, cap)
-    return _delays(backoff, limit, start, float(cap), rng)
+    limit = INF if attempts is None else attempts_or_inf("attempts", attempts) - 1
+    _, start, _, least = _checked(0, base, cap, floor)
+    return _delays(backoff, limit, start, float(cap), rng, least)
 
 
 def _delays(
-    backoff: Backoff, limit: int | None, base: float, cap: float, rng: Random | None
+    backoff: Backoff, limit: float, base: float, cap: float, rng: Random | None, floor: float
 ) -> Iterator[float]:
     attempt, previous = 0, None
-    while limit is None or attempt < limit:
-        delay = next_delay(backoff, attempt, base, cap, previous, rng)
+    while attempt < limit:
+        delay = next_delay(backoff, attempt, base, cap, previous, rng, floor)
         yield delay
         previous = max(delay, base)
         attempt += 1
 
 
 def next_delay(
-    backoff: Backoff, attempt: int, base: float, cap: float, previous: float | None, rng: Random | None
+    backoff: Backoff,
+    attempt: int,
+    base: float,
+    cap: float,
+    previous: float | None,
+    rng: Random | None,
+    floor: float = 0.0,
 ) -> float:
-    """The answer of any backoff, made safe to sleep on.
+    """Return the delay of any backoff, made safe to sleep on.
 
     A user's function may raise or answer nonsense; a retry must not die of that. Full jitter's delay
     stands in, and the trouble is logged once.
     """
-    if backoff is full_jitter and rng is None and attempt < 64:
+    if backoff is full_jitter and rng is None and not (floor or fakes) and attempt < 64:
         # The default, without the checks that base and cap have passed already.
         return _draw(None, 0.0, min(cap, LONGEST, base * 2.0**attempt))
+    if rng is None and fakes:
+        rng = seeded_rng()
     try:
-        delay = backoff(attempt, base, cap, previous=previous, rng=rng)
+        delay = _answer(backoff, attempt, base, cap, previous, rng, floor)
         if delay.__class__ is float and 0.0 <= delay <= cap and delay <= LONGEST:
             return delay
-        return min(number("the delay", plain("it", delay)), cap, LONGEST)
+        return min(number("the delay", sync_result("it", delay)), cap, LONGEST)
     except Exception as error:  # noqa: BLE001 - the user's function may raise anything
-        report(backoff, f"backoff {shown_name(backoff)} failed, full jitter stands in", error)
+        warn_once(backoff, f"backoff {name_of(backoff, short=True)} failed, full jitter stands in", error)
     try:
-        return number("the delay", full_jitter(attempt, base, cap, rng=rng))
+        return number("the delay", full_jitter(attempt, base, cap, floor=floor, rng=rng))
     except Exception as error:  # noqa: BLE001 - then it is the user's random source that is broken
-        report(rng, "the random source failed, the random module stands in", error)
-        return full_jitter(attempt, base, cap)
+        warn_once(rng, "the random source failed, the random module stands in", error)
+        return full_jitter(attempt, base, cap, floor=floor)
 
 
-def shown_name(function: object) -> str:
-    """What to call a callable in a message: its name, seen through ``functools.partial``."""
-    while isinstance(function, partial):
-        function = function.func
-    try:
-        name = getattr(function, "__name__", None)
-    except Exception:  # noqa: BLE001 - attributes are the user's code
-        name = None
-    return name if isinstance(name, str) else shown(function, repr)
-
-
-def _checked(attempt: Any, base: Any, cap: Any) -> tuple[int, float, float]:
-    """What every delay function takes, checked: the attempt, the base, and the longest delay allowed."""
+def _checked(attempt: Any, base: Any, cap: Any, floor: Any) -> tuple[int, float, float, float]:
+    """Check the arguments of a delay function. Return them, with the cap as the longest delay."""
     if attempt.__class__ is not int or attempt < 0:
         attempt = whole("attempt", attempt, at_least=0)
     # What a policy gives is checked already, and looked at in passing only.
@@ -362,7 +427,15 @@ def _checked(attempt: Any, base: Any, cap: Any) -> tuple[int, float, float]:
         base = number("base", base)
     if cap.__class__ is not float or not 0.0 <= cap <= LONGEST:
         cap = LONGEST if cap.__class__ is float and cap == INF else min(number("cap", cap), LONGEST)
-    return attempt, base, cap
+    if floor.__class__ is not float or floor != 0.0:
+        floor = min(number("floor", floor), LONGEST)
+        floor_below_cap(floor, cap)
+    return attempt, base, cap, floor
+
+
+def _between(rng: Random | None, low: float, high: float, floor: float, ceiling: float) -> float:
+    """Draw between the ends of a formula, neither of them below the floor."""
+    return min(_draw(rng, max(floor, low), max(floor, high)), ceiling)  # a NaN stays one, and is noticed
 
 
 def _draw(rng: Random | None, low: float, high: float) -> float:

@@ -1,37 +1,32 @@
-"""May this dependency be called at all?
+"""Circuit breakers: stop calls to a dependency that keeps failing.
 
-A circuit breaker watches how calls end. While they go well it is closed and lets everything through. When
-too many fail it opens, and refuses calls at once instead of letting each find out for itself. After a
-while it lets a few probes through: half-open. If they succeed it closes, if one fails it opens again.
+While calls succeed the circuit is closed and every call is admitted. When too many fail it opens, and calls
+are rejected at once with `CircuitOpen`. After a while it is half-open and admits a few probes: if they
+succeed it closes, if one fails it opens again.
 
-The rules are in ``_circuit``, without lock or clock. Here they are shared, timed and told.
+The rules are in ``_guards.circuit``. This module adds the lock, the clock and the events.
 """
 
 from __future__ import annotations
 
 import time
 
-from . import _checks as check
-from ._callables import truth
-from ._circuit import TRANSITIONS, Circuit, Happening, State
-from ._guard import Gate
-from ._numbers import whole
-from ._text import brief
-from ._time import fakes
-from ._tripping import counting
-from ._trouble import report
-from .backoff import shown_name
-from .classify import Cause, Classifier, verdict
+from ._base import checks as check
+from ._base.callables import name_of, truth
+from ._base.checks import whole
+from ._base.clock import fakes
+from ._base.log_once import warn_once
+from ._base.text import brief
+from ._guards.base import Gate
+from ._guards.circuit import Circuit, State, Trigger, counting
+from .classify import Cause, Classifier, retryable, verdict
 from .errors import CircuitOpen, DeadlineExceeded
 from .events import CircuitChanged, emit, wanted
 
 __all__ = [
-    "TRANSITIONS",
     "Breaker",
     "CircuitBreaker",
-    "Happening",
     "State",
-    "says_nothing",
 ]
 
 TYPE_CHECKING = False
@@ -40,99 +35,87 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from typing import Any
 
-    from ._circuit import Change
+    from ._guards.circuit import Change
     from .events import Event
 
     Listener = Callable[[Event], object]
     Ignored = type[Exception] | Iterable[type[Exception]] | Callable[[Exception], object]
 
-# The server answered, and what it said is about the request: nothing is wrong with its health.
+# Causes of failures that are about the request, and say nothing about the health of the server.
 _SAYS_NOTHING = frozenset({Cause.permanent, Cause.unauthorized, Cause.conflict})
 
 
-def says_nothing(error: object) -> bool:
-    """Whether a failure says nothing about the health of what was called: a 400, a 404, a conflict.
+def _says_nothing(error: object) -> bool:
+    """Return whether a failure says nothing about the health of the dependency: a 400, a 404, a conflict.
 
-    >>> says_nothing(FileNotFoundError(2, "no such file")), says_nothing(TimeoutError())
+    >>> _says_nothing(FileNotFoundError(2, "no such file")), _says_nothing(TimeoutError())
     (True, False)
     """
-    # Too slow is a failure, although our own errors are permanent to the classifier. By its class, since
-    # isinstance would ask the error for attributes, which may raise.
+    # Too slow is a failure, although the classifier finds our own errors permanent. By class: isinstance
+    # would read attributes of the error, which may raise.
     return not issubclass(type(error), DeadlineExceeded) and verdict(error).cause in _SAYS_NOTHING
 
 
-def _ignored(name: str, value: Any) -> Any:
-    if isinstance(value, Classifier):
-        raise TypeError(f"{name} must be exception types or a predicate, got {value!r}")
-    return check.retryable(name, value)
-
-
 class Breaker(Gate):
-    """What every breaker can be asked and told. A breaker of your own is a subclass of this.
+    """Base class of breakers. Subclass it for a breaker of your own.
 
-    Where ``is_async`` is true, `enter`, `success`, `failure` and `release` give something to await.
+    If ``is_async`` is true, `enter`, `success`, `failure` and `release` return awaitables. Give a subclass
+    the attribute ``at_rest``, false while a registry must keep it.
     """
 
-    ticket: int | None = None
-    """What a call needs to get in while the circuit is closed; ``None`` while it must ask with `enter`."""
-    clean: bool = False
-    """Whether a success would change nothing, and so need not be told."""
+    # Read by the engine on every call. The ticket for calls while the circuit is closed; None if they must
+    # `enter`.
+    _ticket: int | None = None
+    # Whether a success would change nothing, so that `success` need not be called.
+    _clean: bool = False
 
     def enter(self, listeners: tuple[Listener, ...] = ()) -> Any:
-        """Lets a call through and gives its ticket, or raises `CircuitOpen`.
+        """Admit a call and return its ticket, or raise `CircuitOpen`.
 
-        What becomes of the call is told, with the ticket, to exactly one of `success`, `failure` and
-        `release`. ``listeners`` hear of a change as well as the breaker's own.
+        The caller passes the ticket to exactly one of `success`, `failure` and `release`. ``listeners``
+        receive a change of state in addition to the breaker's own.
         """
         raise NotImplementedError
 
     def success(self, ticket: Any = None, listeners: tuple[Listener, ...] = ()) -> Any:
-        """A call that was let through went well."""
+        """Record that an admitted call succeeded."""
         raise NotImplementedError
 
     def failure(
         self, ticket: Any = None, error: Exception | None = None, listeners: tuple[Listener, ...] = ()
     ) -> Any:
-        """A call that was let through has failed; an error that says nothing about health is not counted."""
+        """Record that an admitted call failed. Errors that say nothing about health are not counted."""
         raise NotImplementedError
 
     def release(self, ticket: Any = None) -> Any:
-        """A call that was let through ended with nothing to learn from it: interrupted, or ignored."""
+        """Record that an admitted call ended with nothing to learn from it: interrupted, or ignored."""
         raise NotImplementedError
 
     def refuses(self) -> bool:
-        """Whether a call would be refused now, as far as is known here. Changes nothing, asks nobody."""
+        """Return whether a call would be rejected now, as far as is known here. Changes nothing."""
         raise NotImplementedError
 
     def refusal(self) -> CircuitOpen:
-        """The error with which a call is refused."""
+        """Return the error with which a call is rejected."""
         raise NotImplementedError
 
     def _enter(self) -> Any:
         return self.enter()
 
-    def _leave(self, ticket: Any, error: BaseException | None) -> Any:
+    def _leave(self, ticket: Any, error: BaseException | None, result: Any = None) -> Any:
         if error is None:
-            return None if self.clean else self.success(ticket)
+            return None if self._clean else self.success(ticket)
         return self.failure(ticket, error) if isinstance(error, Exception) else self.release(ticket)
-
-    async def _aenter(self) -> Any:
-        ticket = self.enter()
-        return (await ticket) if self.is_async else ticket
-
-    async def _aleave(self, ticket: Any, error: BaseException | None) -> None:
-        told = self._leave(ticket, error)
-        if told is not None and self.is_async:
-            await told
 
 
 class CircuitBreaker(Breaker):
-    """Refuses calls to a dependency that keeps failing, and tries a few to see whether it is back.
+    """Rejects calls to a dependency that keeps failing, and admits probes to see whether it has recovered.
 
     Opens after ``failures`` in a row (5); or, with ``failure_rate``, when that share of the calls of the
-    last ``window`` seconds (30), or of the ``last_calls``, has failed, once there were ``minimum_calls``.
-    Stays open for ``open_for`` seconds, then lets ``probes`` through at once, and closes when ``successes``
-    of them went well. What says nothing about health, such as a 400, is not counted; ``ignore`` names more.
+    last ``window`` seconds (30), or of the ``last_calls``, has failed, and there were at least
+    ``minimum_calls``. After ``open_for`` seconds it admits ``probes`` at a time, and closes when
+    ``successes`` of them have succeeded. Errors that say nothing about health, such as a 400, are not
+    counted; ``ignore`` names more.
 
     In a policy, as decorator or as context manager, sync and async. Safe to share.
 
@@ -168,17 +151,17 @@ class CircuitBreaker(Breaker):
     ) -> None:
         super().__init__(name, check.optional(check.sync_function)("clock", clock))
         self.listeners: tuple[Listener, ...] = check.listeners("listeners", listeners)
-        self._ignore: Any = check.optional(_ignored)("ignore", ignore)
+        if isinstance(ignore, Classifier):
+            raise TypeError(f"ignore must be exception types or a predicate, got {ignore!r}")
+        self._ignore: Any = check.optional(retryable)("ignore", ignore)
         self._circuit = Circuit(
             counting(failures, failure_rate, window, minimum_calls, last_calls),
             whole("successes", successes, at_least=1),
             check.some_seconds("open_for", open_for),
             whole("probes", probes, at_least=1),
         )
-        self._counts_successes = self._circuit.count.counts_successes
+        self._counts_successes = self._circuit.count.window is not None
         self._show()
-
-    # Asking
 
     @property
     def state(self) -> State:
@@ -188,7 +171,7 @@ class CircuitBreaker(Breaker):
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds until a call may be let through, 0.0 if one may now; ``None`` if opened by hand."""
+        """Seconds until a call may be admitted, 0.0 if one may now; ``None`` if opened by hand."""
         return self._circuit.wait(self._now())
 
     @property
@@ -200,16 +183,16 @@ class CircuitBreaker(Breaker):
 
     @property
     def at_rest(self) -> bool:
-        """Whether it is closed and has no failure to remember."""
-        return self.ticket is not None and self.counted[1] == 0
+        """Whether it is closed and has no failure to remember, so that a registry may evict it."""
+        return self._ticket is not None and self.counted[1] == 0
 
     def refuses(self) -> bool:
-        """Whether a call would be refused now. Changes nothing."""
-        return self.ticket is None and self.retry_after != 0.0
+        """Return whether a call would be rejected now. Changes nothing."""
+        return self._ticket is None and self.retry_after != 0.0
 
     def enter(self, listeners: tuple[Listener, ...] = ()) -> int:
-        """Lets a call through and gives its ticket, or raises `CircuitOpen`."""
-        ticket = self.ticket
+        """Admit a call and return its ticket, or raise `CircuitOpen`."""
+        ticket = self._ticket
         if ticket is not None:
             return ticket
         now = self._now()
@@ -220,7 +203,7 @@ class CircuitBreaker(Breaker):
         if change is not None:
             try:
                 self._tell(change, listeners)
-            except BaseException:  # an interrupt in a listener: this call is never made
+            except BaseException:  # an interrupt in a listener: the call is not made
                 self.release(ticket)
                 raise
         if ticket is None:
@@ -228,11 +211,11 @@ class CircuitBreaker(Breaker):
         return ticket
 
     def refusal(self) -> CircuitOpen:
-        """The error with which a call is refused."""
+        """Return the error with which a call is rejected."""
         phase, last = self._circuit.phase, self._circuit.last_failure
         wait = self._circuit.wait(self._now(), phase)
         if phase.state is State.half_open:
-            how = f"half-open, and no more than {self._circuit.probes} at once may try"
+            how = f"half-open and admits at most {self._circuit.probes} at a time"
         elif wait is None:
             how = "held open by hand, until close() is called"
         else:
@@ -240,13 +223,11 @@ class CircuitBreaker(Breaker):
         text = f"the circuit of {self.name} is {how}" + (f" ({last})" if last else "")
         return CircuitOpen(text, name=self.name, retry_after=wait, last_failure=last)
 
-    # Telling
-
     def success(self, ticket: int | None = None, listeners: tuple[Listener, ...] = ()) -> None:
-        """A call that was let through went well."""
-        if self._counts_successes and (at_present := self.ticket) is not None:
+        """Record that an admitted call succeeded."""
+        if self._counts_successes and (at_present := self._ticket) is not None:
             if ticket == at_present or ticket is None:
-                # `_now` and the counting, in place and without a lock: every call that goes well passes here.
+                # `_now` and `Window.add` inlined, without a lock: every successful call comes here.
                 now = time.monotonic() if self._clock is None and not fakes else self._now()
                 ends, step = self._window.current
                 if now < ends:
@@ -261,79 +242,83 @@ class CircuitBreaker(Breaker):
         self._tell(change, listeners)
 
     def failure(
-        self,
-        ticket: int | None = None,
-        error: Exception | None = None,
-        listeners: tuple[Listener, ...] = (),
+        self, ticket: int | None = None, error: Exception | None = None, listeners: tuple[Listener, ...] = ()
     ) -> None:
-        """A call that was let through has failed; an error that says nothing about health is not counted."""
+        """Record that an admitted call failed. Errors that say nothing about health are not counted."""
         try:
-            ignored = error is not None and self._ignores(error)
-            text = None if error is None else brief(error)
-        except BaseException:  # an interrupt in code of the user: what the call ended with stays unknown
+            ignored, text = self._examine(error)
+        except BaseException:  # an interrupt in the user's code: how the call ended stays unknown
             self.release(ticket)
             raise
         if ignored:
             self.release(ticket)
-            return
-        now = self._now()
-        with self._lock:
-            self._hide()
-            change = self._circuit.fail(ticket, now, text)
-            self._show()
-        self._tell(change, listeners)
+        else:
+            self._fail(ticket, text, listeners)
+
+    def _examine(self, error: Exception | None) -> tuple[bool, str | None]:
+        """Return whether to ignore a failure, and its text."""
+        return (False, None) if error is None else (self._ignores(error), brief(error))
+
+    def _fail(self, ticket: int | None, text: str | None, listeners: tuple[Listener, ...]) -> None:
+        """Count a failure that is not ignored."""
+        now = time.monotonic() if self._clock is None and not fakes else self._now()
+        self._change(listeners, self._circuit.fail, ticket, now, text)
 
     def release(self, ticket: int | None = None) -> None:
-        """A call that was let through ended with nothing to learn from it: interrupted, or ignored."""
-        if self.ticket is None:
+        """Record that an admitted call ended with nothing to learn from it: interrupted, or ignored."""
+        if self._ticket is None:
             with self._lock:
                 self._circuit.release(ticket)
 
     def open(self) -> None:
-        """Opens the circuit by hand; it stays so until `close` is called."""
-        self._by_hand(Happening.opened)
+        """Open the circuit by hand; it stays open until `close` is called."""
+        self._change((), self._circuit.go, Trigger.opened, None)
 
     def close(self) -> None:
-        """Closes the circuit by hand, and forgets all failures."""
-        self._by_hand(Happening.reset)
+        """Close the circuit by hand, and forget all failures."""
+        self._change((), self._circuit.go, Trigger.reset, None)
 
-    def _by_hand(self, happening: Happening) -> None:
+    def _change(
+        self, listeners: tuple[Listener, ...], step: Callable[..., Change | None], *args: object
+    ) -> None:
+        """Run a step of the circuit that may open or close it, and emit the change."""
         with self._lock:
             self._hide()
-            change = self._circuit.go(happening, None)
+            change = step(*args)
             self._show()
-        self._tell(change, ())
+        self._tell(change, listeners)
 
-    # A thread that is ended between these two leaves a breaker that is asked and told too much, never one
-    # that lets calls through an open circuit.
+    # A thread that is killed between these two leaves a breaker that every call enters and reports to,
+    # never one that admits calls to an open circuit.
 
     def _hide(self) -> None:
-        """Makes every call ask and tell. Under the lock, before what may open the circuit."""
-        self.ticket, self.clean = None, False
+        """Make every call use `enter` and `success`. Under the lock, before a change."""
+        self._ticket, self._clean = None, False
 
     def _show(self) -> None:
-        """What a call looks at before it asks or tells anything. Under the lock, after a change."""
+        """Set what calls read without the lock. Under the lock, after a change."""
         circuit = self._circuit
         phase, count = circuit.phase, circuit.count
         window = count.window
-        # From here on nothing is called: a signal handler that changes the circuit comes before, or after.
+        # Nothing is called from here on: a signal handler that changes the circuit runs before, or after.
         if circuit.phase is phase and phase.state is State.closed:
-            self.clean = count.failures == 0
+            self._clean = count.failures == 0
             self._window = window
-            self.ticket = phase.generation
+            self._ticket = phase.generation
 
     def _ignores(self, error: Exception) -> bool:
+        """Return whether a failure says nothing about health, by the rule and ``ignore``."""
         ignore = self._ignore
         try:
             if ignore is None or ignore.__class__ is tuple:
-                return says_nothing(error) or (ignore is not None and isinstance(error, ignore))
+                return _says_nothing(error) or (ignore is not None and isinstance(error, ignore))
             return truth("it", ignore(error))
-        except Exception as trouble:  # noqa: BLE001 - ignore is the user's code; the failure is counted
-            report(ignore, f"ignore {shown_name(ignore)} of {self.name} failed", trouble)
+        except Exception as failed:  # noqa: BLE001 - the error of a callback is not the call's
+            warn_once(ignore, f"ignore {name_of(ignore, short=True)} of {self.name} failed", failed)
             return False
 
     def _tell(self, change: Change | None, listeners: tuple[Listener, ...]) -> None:
-        """Tells of a change, when it is made and the lock is free."""
+        """Emit a change of state. Without the lock: listeners may use the breaker."""
         if change is None:
             return
         heard = (*self.listeners, *[other for other in listeners if other not in self.listeners])
@@ -343,8 +328,9 @@ class CircuitBreaker(Breaker):
             emit(event, heard, logged=True)
 
     def _after_fork(self) -> None:
+        """Free the slots of probes in a forked child: the probes are in the parent."""
         super()._after_fork()
-        self._circuit.forget_probes()  # those under way are in the parent
+        self._circuit.free_slots()  # the probes in flight are in the parent
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.state}>"

@@ -1,13 +1,12 @@
-"""May this process afford one more retry?
+"""Retry budgets: limit the retries of all callers of a dependency.
 
-A budget is shared by all callers of a dependency, so that an outage does not turn every call into many.
-First attempts are never charged. `TokenBudget` pays retries out of what successes have earned;
-`RatioBudget` allows them as a share of recent calls.
+Without a budget, an outage turns every call into several. First attempts are never charged. `TokenBudget`
+pays retries from what successes have earned; `RatioBudget` allows them as a share of recent calls.
 
-Both are used alike, in ``Policy(budget=...)`` or by hand:
+A budget is used in ``Policy(budget=...)``, or by hand:
 
-    cost = budget.acquire()         # before a retry; 0.0 if it may not be made
-    budget.success(cost)            # after a success; without a cost, if it came at the first try
+    cost = budget.acquire()         # before a retry; 0.0 if it must not be made
+    budget.success(cost)            # after a success; without a cost if there was no retry
     budget.failure()                # after a first attempt that failed
 """
 
@@ -16,11 +15,11 @@ from __future__ import annotations
 import time
 from types import MappingProxyType
 
-from . import _checks as check
-from ._guard import Guard
-from ._numbers import INF, above_zero, number, whole
-from ._time import fakes
-from ._window import Window
+from ._base import checks as check
+from ._base.checks import INF, above_zero, number, whole
+from ._base.clock import fakes
+from ._guards.base import Guard
+from ._guards.window import Window
 
 __all__ = [
     "Budget",
@@ -34,15 +33,15 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from typing import Any
 
-# Below the default priority a retry leaves half of the budget to the others.
+# Retries below the default priority leave half of the budget to the others.
 RESERVES: Mapping[int, float] = MappingProxyType({-1: 0.5})
 
 
 class Budget(Guard):
-    """What every budget can be asked. A budget of your own is a subclass of this."""
+    """Base class of budgets. Subclass it for a budget of your own."""
 
-    full: bool = False
-    """Whether a success at the first try would change nothing, and so need not be told."""
+    # Read by the engine on every success: whether a first-try success would change nothing.
+    _full: bool = False
 
     def __init__(
         self,
@@ -53,27 +52,27 @@ class Budget(Guard):
     ) -> None:
         super().__init__(name, check.optional(check.sync_function)("clock", clock))
         self.reserves: Mapping[int, float] = MappingProxyType(_reserves(reserves))
-        """For a priority, and those below it: the share that must be left for its retries to be allowed."""
+        """By priority: the share of the budget that its retries, and those of lower ones, must leave."""
 
     def acquire(self, *, timeout: bool = False, priority: int = 0) -> Any:
-        """Takes what one retry costs, and gives that; 0.0, with nothing taken, if it may not be made.
+        """Take the cost of one retry and return it; return 0.0, and take nothing, if it must not be made.
 
-        ``timeout`` says that the attempt before it failed by a timeout, which costs more where the
-        dependency is slow; ``priority`` is held against the reserves.
+        ``timeout`` says that the previous attempt timed out, which may cost more. ``priority`` is compared
+        with the ``reserves``.
         """
         raise NotImplementedError
 
     def success(self, cost: float = 0.0) -> Any:
-        """A call has succeeded; ``cost`` is what its last retry cost, 0.0 if there was none."""
+        """Record that a call succeeded. ``cost`` is the cost of its last retry, 0.0 if there was none."""
 
     def failure(self) -> Any:
-        """The first attempt of a call has failed."""
+        """Record that the first attempt of a call failed."""
 
     def give_back(self, cost: float) -> None:
-        """Takes back what a retry cost that was not made after all: a circuit has opened, time was up."""
+        """Return the cost of a retry that was not made: the circuit opened, or the time was up."""
 
     def _hedged(self, cost: float) -> Any:
-        """A hedge has won, for which this was paid, while the first attempt was still running."""
+        """Record that a hedge won, whose cost this was, while the first attempt was still running."""
         return self.success(cost)
 
     @property
@@ -83,15 +82,21 @@ class Budget(Guard):
 
     @property
     def at_rest(self) -> bool:
-        """Whether there is nothing to remember, so that a new one would do as well."""
-        return self.full
+        """Whether the budget is in its initial state, so that a registry may evict it."""
+        return self._full
 
     def _reserve(self, priority: int) -> float:
-        """The share that must be left for a retry of this priority."""
-        return max([share for limit, share in self.reserves.items() if priority <= limit], default=0.0)
+        """Return the share that a retry of this priority must leave."""
+        most = 0.0
+        # Not by items(): Python 3.13 crashes where it has no memory for the pairs.
+        for limit in self.reserves:
+            if priority <= limit:
+                most = max(most, self.reserves[limit])
+        return most
 
 
 def _reserves(given: Any) -> dict[int, float]:
+    """Return the shares by priority, or raise an error that names the wrong one."""
     if not hasattr(given, "items"):
         raise TypeError(f"reserves must map priorities to shares from 0 to 1, got {given!r}")
     for priority, share in given.items():
@@ -101,11 +106,11 @@ def _reserves(given: Any) -> dict[int, float]:
 
 
 class TokenBudget(Budget):
-    """A purse that retries are paid from and successes fill.
+    """A bucket of tokens that retries are paid from and successes fill.
 
-    A retry takes ``cost``, one after a timeout ``timeout_cost``. A success after retries gives back the
-    last cost (or ``refund``); a success at the first try earns ``earn``. Never above ``capacity``, never
-    below 0. While the dependency is well this allows every retry; in an outage it runs dry.
+    A retry costs ``cost``, after a timeout ``timeout_cost``. A success after retries returns the last cost
+    (or ``refund``); a first-try success earns ``earn``. The tokens stay between 0 and ``capacity``. While
+    the dependency is healthy every retry is allowed; in an outage the bucket becomes empty.
 
     >>> budget = TokenBudget(capacity=10)
     >>> budget.acquire(), budget.acquire(), budget.acquire()
@@ -132,63 +137,66 @@ class TokenBudget(Budget):
         self.refund = None if refund is None else number("refund", refund)
         self.earn = number("earn", earn)
         self._tokens = self.capacity
-        self.full = True
+        self._full = True
 
     @property
     def tokens(self) -> float:
-        """What is left: a retry is allowed while this is at least its cost."""
+        """The tokens left: a retry is allowed while there are at least its cost."""
         return self._tokens
 
     def acquire(self, *, timeout: bool = False, priority: int = 0) -> float:
-        """Takes the cost of one retry and gives it; 0.0, with nothing taken, if there is not enough."""
+        """Take the cost of one retry and return it; return 0.0, and take nothing, if there is not enough."""
         cost = self.timeout_cost if timeout else self.cost
-        reserve = self._reserve(priority) * self.capacity
-        needed = max(cost, reserve)
+        needed = max(cost, self._reserve(priority) * self.capacity)
         with self._lock:
-            # No call between the look and the change: a signal handler may come in there, and take some, too.
+            # No call between the comparison and the change: a signal handler could take tokens there, too.
             if needed <= self._tokens < INF:
-                self.full = False
+                self._full = False
                 self._tokens -= cost
                 return cost
             self._keep(0.0)
         return 0.0
 
     def success(self, cost: float = 0.0) -> None:
-        """Gives back the last cost of a call that has succeeded; earns a little if it had none."""
-        gain = self.earn if not cost else cost if self.refund is None else self.refund
+        """Return the cost of the last retry of a call that succeeded; earn a little if it had none."""
+        gain = self._gain(cost)
         with self._lock:
             self._keep(gain)
 
+    def _gain(self, cost: float) -> float:
+        """Return the tokens for a success: ``earn`` at the first try, else ``refund`` or the last cost."""
+        return self.earn if not cost else cost if self.refund is None else self.refund
+
     def give_back(self, cost: float) -> None:
-        """Puts back what a retry cost that was not made."""
+        """Return the cost of a retry that was not made."""
         with self._lock:
             self._keep(cost)
 
     def _keep(self, gain: float, tokens: float | None = None) -> None:
-        """Add to the tokens, or set them: within bounds, and nothing that is no number gets in."""
+        """Add to the tokens, or set them, within bounds; NaN becomes 0. Under the lock."""
         capacity = self.capacity
-        # From here on nothing is called, so that a signal handler comes before all of it, or after.
+        # Nothing is called from here on, so that a signal handler runs before all of it, or after.
         tokens = (self._tokens if tokens is None else tokens) + gain
         if not 0.0 <= tokens < INF:
             tokens = 0.0
         elif tokens > capacity:
             tokens = capacity
-        # In this order, a thread that is ended between the two leaves a budget that is told too much.
-        self.full = False
+        # In this order, a thread that is killed in between leaves a budget that counts every success.
+        self._full = False
         self._tokens = tokens
-        self.full = tokens == capacity
+        self._full = tokens == capacity
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self._tokens:g} of {self.capacity:g} tokens>"
 
 
 class RatioBudget(Budget):
-    """Retries may be a share of recent calls, plus a few in every second.
+    """Allows retries as a share of recent calls, plus a few per second.
 
     In the last ``window`` seconds there may be ``ratio`` retries for each call, plus ``floor_per_second``
-    for each second of it, so that a client with few calls may retry, too. The default floor pays for the
-    three retries of one call every ten seconds; `load` says what it adds when everything fails. Calls and
-    retries fall out of the window by tenths of it.
+    for each second, so that a client with few calls can retry, too. The default floor pays for the three
+    retries of one call every ten seconds; `load` computes what it adds when everything fails. Calls and
+    retries leave the window in tenths of it.
 
     >>> budget = RatioBudget(ratio=0.1, floor_per_second=0)
     >>> for _ in range(20):
@@ -216,31 +224,29 @@ class RatioBudget(Budget):
 
     @property
     def tokens(self) -> float:
-        """How many retries are allowed now."""
-        now = self._now()
-        with self._lock:
-            allowed, used = self._reckon(now)
+        """The number of retries allowed now."""
+        allowed, used = self._reckon(self._now())
         return max(0.0, allowed - used)
 
     def acquire(self, *, timeout: bool = False, priority: int = 0) -> float:
-        """Counts one retry and gives 1.0; 0.0, with nothing counted, if there were too many lately."""
+        """Count one retry and return 1.0; return 0.0, and count nothing, if there were too many lately."""
         share = self._reserve(priority)
         now = self._now()
         with self._lock:
-            # Counted first, and taken back if it was too much: a signal handler may come in at any line.
+            # Counted first, and uncounted if it is too much: a signal handler may run at any line.
             self._counts.mark(now)
             allowed, used = self._reckon(now)
             left = allowed - used + 1
-            # A little air: ten times a tenth is not quite one.
+            # With a tolerance: ten times a tenth is not quite one.
             if left + 1e-9 < max(1.0, share * allowed):
                 self._counts.unmark()
                 return 0.0
         return 1.0
 
     def success(self, cost: float = 0.0) -> None:
-        """Counts a call, unless it is one that was counted when it first failed."""
+        """Count a call, unless it was counted when its first attempt failed."""
         if not cost:
-            # `_now` and `Window.add`, in place: this is on the way of every call that goes well.
+            # `_now` and `Window.add` inlined: every successful call comes here.
             now = time.monotonic() if self._clock is None and not fakes else self._now()
             ends, step = self._counts.current
             if now < ends:
@@ -249,23 +255,21 @@ class RatioBudget(Budget):
                 self._counts.add(now)
 
     def failure(self) -> None:
-        """Counts a call whose first attempt has failed."""
+        """Count a call whose first attempt failed."""
         self._counts.add(self._now())
 
     def give_back(self, cost: float) -> None:
-        """Counts a retry no longer that was not made."""
+        """Uncount a retry that was not made."""
         with self._lock:
             self._counts.unmark()
 
     def _hedged(self, cost: float) -> None:
-        self.success()  # its first attempt has not failed, so the call was not counted
+        self.success()  # without the cost: the first attempt has not failed, so the call was not counted
 
     @property
     def at_rest(self) -> bool:
-        """Whether there were no retries lately."""
-        now = self._now()
-        with self._lock:
-            return self._reckon(now)[1] == 0
+        """Whether there were no retries in the window."""
+        return self._reckon(self._now())[1] == 0
 
     def load(self, calls_per_second: float) -> float:
         """Return the requests for each call when everything fails, at this many calls per second.
@@ -278,8 +282,9 @@ class RatioBudget(Budget):
         return 1.0 + self.ratio + self.floor_per_second / calls_per_second
 
     def _reckon(self, now: float) -> tuple[float, int]:
-        """Retries allowed in the window that ends now, and those that were made in it."""
-        calls, retries = self._counts.read(now)
+        """Return the retries allowed in the window that ends now, and the retries made in it."""
+        with self._lock:
+            calls, retries = self._counts.read(now)
         return self.ratio * calls + self._floor, retries
 
     def __repr__(self) -> str:

@@ -1,13 +1,13 @@
-"""How many calls may be under way at once?
+"""`Bulkhead`: limit the calls in flight, with a queue.
 
-A retry holds its connection for longer, so in an outage calls pile up. A bulkhead lets so many in and
-turns the others away, or has some of them wait in line. Threads and tasks of any event loop share one:
+A retried call holds its connection longer, so in an outage calls pile up. A bulkhead admits ``limit`` calls
+at a time, has ``queue`` more wait, and rejects the others. Threads and tasks of any event loop share one:
 
     with bulkhead: ...              async with bulkhead: ...            @bulkhead
 
-Whoever leaves hands the place straight to the one who waits longest. Nobody waits with a lock held: each
-has a bell of its own, rung after the place is theirs. Interrupts come in calls and at the end of a loop's
-turn, never between two plain assignments; the order of the lines below relies on that.
+Slots are handed over in FIFO order. Each waiter waits on its own event, never while holding the lock, and
+is woken after the slot is its own. Interrupts are raised in calls and at the end of an iteration, never
+between two plain assignments; the order of the lines below relies on that.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from collections import deque
 from functools import partial
 from weakref import ref
 
-from ._checks import seconds_or_inf
-from ._guard import Gate
-from ._loops import in_event_loop, in_trio, time_limit
-from ._numbers import INF, whole
-from ._trouble import report
-from ._turns import AsyncioTurn, ThreadTurn, TrioTurn, Turn
+from ._base.checks import INF, seconds_or_inf, whole
+from ._base.log_once import warn_once
+from ._base.loops import in_event_loop, time_limit
+from ._guards.base import Gate
+from ._guards.waiters import Permit, TaskWaiter, ThreadWaiter
 from .errors import BulkheadFull
 
 __all__ = [
@@ -31,79 +30,83 @@ __all__ = [
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import CoroutineType, TracebackType
+    from types import CoroutineType
     from typing import Any, Self, TypeAlias
 
-    Waiter: TypeAlias = "ThreadTurn | AsyncioTurn | TrioTurn"
+    Waiter: TypeAlias = "ThreadWaiter | TaskWaiter"
 
 
-class _Claim(Turn):
-    """The place of one ``with`` block.
+class _BlockPermit(Permit):
+    """The permit of one ``with`` block.
 
-    An exception that is raised from outside, by a signal handler or by another thread, may come when
-    ``__exit__`` begins, before it can do anything. So each block has a way out of its own in the place of
-    that method, which nobody else holds. Where that goes without having been taken, the place goes back.
+    An exception from outside, raised by a signal handler or by another thread, may come when ``__exit__``
+    begins, before its first line. So each block gets an exit function of its own in the place of
+    ``__exit__``, which only the block refers to. If that function is destroyed without having been called,
+    the slot is released.
     """
 
-    __slots__ = ("_bulkhead", "_is_async", "_way")
+    __slots__ = ("_bulkhead", "_exit", "_is_async")
 
     def __init__(self, bulkhead: Bulkhead, *, is_async: bool) -> None:
         super().__init__()
         self._bulkhead = bulkhead
         self._is_async = is_async
-        self._way: ref[Any] | None = None
+        self._exit: ref[Any] | None = None
 
-    def way_out(self) -> Any:
-        """Return what is to be called at the end of the block."""
-        way = partial(
-            self._leave
-        )  # whose frame, in the traceback of an interrupt, holds the claim but not this
-        self._way = ref(way, self._gone)
-        return way
+    def exit_function(self) -> Any:
+        """Return the function to be called at the end of the block."""
+        # A partial: the frame of `_leave`, in the traceback of an interrupt, refers to the permit but not
+        # to it.
+        function = partial(self._leave)
+        self._exit = ref(function, self._destroyed)
+        return function
 
     def is_open(self) -> bool:
-        """Return whether a block has the way out, and has not taken it yet."""
-        return self._way is not None and self._way() is not None
+        """Return whether a block has the exit function and has not called it yet."""
+        return self._exit is not None and self._exit() is not None
 
     def _leave(self, *_: object) -> Any:
+        """Release the slot at the end of the block."""
         if self.granted:
-            self._bulkhead._give_back(self)
+            self._bulkhead._release(self)
         else:
             self._bulkhead.release()  # entered by other means: an ExitStack, or by hand
-        self._way = None  # nobody is to see it go: an interrupt that came during that would be lost
+        self._exit = None  # no weakref callback: an interrupt during it would be lost
         return _nothing() if self._is_async else None
 
-    def _gone(self, _: object) -> None:
-        self._way = None
+    def _destroyed(self, _: object) -> None:
+        """Release the slot of a block whose exit function was never called."""
+        self._exit = None
         if self.granted:
-            self._bulkhead._give_back(self)
+            self._bulkhead._release(self)
 
 
 class _Exit:
-    """In the place of ``__exit__``: ``with`` looks it up before it enters, and gets a way out of its own."""
+    """Descriptor for ``__exit__``: ``with`` looks it up before it enters, and gets its own exit function."""
 
     def __init__(self, *, is_async: bool) -> None:
         self._is_async = is_async
 
     def __get__(self, bulkhead: Bulkhead | None, owner: object) -> Any:
-        if bulkhead is None:  # of the class, as contextlib.ExitStack asks for it
+        if bulkhead is None:  # looked up on the class, as contextlib.ExitStack does
             return self._leave
-        claim = bulkhead._entering[_thread.get_ident()] = _Claim(bulkhead, is_async=self._is_async)
-        return claim.way_out()
+        permit = bulkhead._entering[_thread.get_ident()] = _BlockPermit(bulkhead, is_async=self._is_async)
+        return permit.exit_function()
 
     def _leave(self, bulkhead: Bulkhead, *error: object) -> Any:
+        """Release a slot, for callers that pass the bulkhead."""
         return self.__get__(bulkhead, type(bulkhead))(*error)
 
 
 async def _nothing() -> None:
-    """What there is to await where all is done."""
+    """Do nothing: what ``__aexit__`` returns when the slot is released already."""
 
 
 class Bulkhead(Gate):
-    """Lets at most ``limit`` calls be under way at once, and ``queue`` more wait for a place.
+    """Admits at most ``limit`` calls at a time; ``queue`` more may wait for a slot.
 
-    As decorator and in ``with`` it raises `BulkheadFull` where there is no room. It is not reentrant: a call
-    inside a call takes a second place. A forked child begins with all places free and nobody in line.
+    As decorator and in ``with`` it raises `BulkheadFull` if there is no room. It is not reentrant: a call
+    inside a call takes a second slot. A forked child starts with all slots free and nobody in the queue.
 
     >>> reports = Bulkhead(limit=1, name="reports")
     >>> with reports:
@@ -116,39 +119,40 @@ class Bulkhead(Gate):
     def __init__(self, limit: int, queue: int = 0, *, name: str | None = None) -> None:
         super().__init__(name)
         self.limit = whole("limit", limit, at_least=1)
-        """How many calls may be under way at once."""
+        """The largest number of calls in flight."""
         self.queue = whole("queue", queue, at_least=0)
-        """How many more may wait for a place."""
-        # Those who were handed a place count as under way, so while anybody waits, all places are taken.
+        """How many more calls may wait for a slot."""
+        # A waiter that was handed a slot counts as in flight, so while there are waiters no slot is free.
         self._under_way = 0
-        self._line: deque[Waiter] = deque()
+        self._queue: deque[Waiter] = deque()
+        # Slots that were taken before a fork.
         self._inherited = 0
-        # Of each thread the claim of the ``with`` that is about to enter.
-        self._entering: dict[int, _Claim] = {}
+        # The permit of the ``with`` that is about to enter, by thread.
+        self._entering: dict[int, _BlockPermit] = {}
 
     @property
     def under_way(self) -> int:
-        """How many places are taken."""
+        """The number of slots taken."""
         return self._under_way
 
     @property
     def waiting(self) -> int:
-        """How many wait for a place."""
+        """The number of waiters."""
         return self.snapshot()[1]
 
     @property
     def at_rest(self) -> bool:
-        """Whether nobody is under way: a new bulkhead would do the same."""
+        """Whether no slot is taken, so that a registry may evict it."""
         return not self._under_way
 
     def snapshot(self) -> tuple[int, int]:
-        """How many are under way and how many wait, both of one instant."""
+        """Return the number of slots taken and of waiters, both at one moment."""
         with self._lock:
-            waiting = len(self._swept())
+            waiting = self._count_waiters()
             return self._under_way, waiting
 
     def refusal(self) -> BulkheadFull:
-        """The error for a call that found no place."""
+        """Return the error for a call that found no slot."""
         return BulkheadFull(
             f"{self.name} is full: at most {self.limit} may be under way at once and {self.queue} may wait "
             f"(limit={self.limit}, queue={self.queue}); call again later, or allow more",
@@ -157,76 +161,76 @@ class Bulkhead(Gate):
         )
 
     def acquire(self, timeout: float | None = None) -> bool:
-        """Takes a place, and waits for one if there is room in the queue.
+        """Take a slot; wait for one if there is room in the queue. Call `release` to give it back.
 
-        False, with nothing taken, if there is none, or if none became free within ``timeout`` seconds
-        (``None``: however long it takes; 0: no wait). What was taken must be given back by ``release``.
+        Return false, with nothing taken, if the queue is full or no slot became free within ``timeout``
+        seconds (``None``: no limit; 0: do not wait).
         """
         patience = INF if timeout is None else seconds_or_inf("timeout", timeout)
         if self._take():
             return True
         if not self.queue or not patience:
             return False
-        turn = ThreadTurn()
+        waiter = ThreadWaiter()
         try:
-            if self._line_up(turn) and not turn.granted:
+            if self._enqueue(waiter) and not waiter.granted:
                 if in_event_loop():
-                    report(
+                    warn_once(
                         self, f"{self.name} blocks all tasks of an event loop by a sync wait: use it async"
                     )
-                turn.wait(patience)
-            return self._withdraw(turn)
+                waiter.wait(patience)
+            return self._dequeue(waiter)
         except BaseException:
-            self._give_up(turn)
+            self._abandon(waiter)
             raise
 
     async def acquire_async(self, timeout: float | None = None) -> bool:
-        """As ``acquire``, in a task of asyncio or trio. ``release`` is the same for both."""
+        """Like `acquire`, in a task of asyncio or trio. `release` is the same for both."""
         patience = INF if timeout is None else seconds_or_inf("timeout", timeout)
         if self._take():
             return True
         if not self.queue or not patience:
             return False
-        turn = TrioTurn() if in_trio() else AsyncioTurn()
+        waiter = TaskWaiter()
         try:
-            if self._line_up(turn) and not turn.granted:
+            if self._enqueue(waiter) and not waiter.granted:
                 if patience == INF:
-                    await turn.wait()
+                    await waiter.wait()
                 else:
                     with time_limit(patience):
-                        await turn.wait()
-            return self._withdraw(turn)
+                        await waiter.wait()
+            return self._dequeue(waiter)
         except BaseException:
-            self._give_up(turn)
+            self._abandon(waiter)
             raise
 
     def release(self) -> None:
-        """Gives a place back, from any thread: to the one who waits longest, if somebody does."""
-        holder: Turn | None = None
+        """Give a slot back, from any thread. The waiter that has waited longest gets it."""
+        permit: Permit | None = None
         try:
-            holder = Turn(granted=True)
-            self._give_back(holder)
+            permit = Permit(granted=True)
+            self._release(permit)
         except BaseException:
-            # Perhaps an interrupt that came before the place was given back. If not, this does nothing.
-            self._give_back(holder or Turn(granted=True))
+            # Perhaps an interrupt before the slot was released. If it came later, this does nothing.
+            self._release(permit or Permit(granted=True))
             raise
 
-    def _claim(self) -> Turn:
-        """One who has a place, or is about to."""
-        return Turn(granted=True)
+    def _permit(self) -> Permit:
+        """Return a permit for a slot that the caller is about to take."""
+        return Permit(granted=True)
 
-    def _give_back(self, holder: Turn) -> None:
-        """Gives the holder's place back; once, however often it is called."""
+    def _release(self, permit: Permit) -> None:
+        """Release the slot of a permit, once, however often this is called."""
         with self._lock:
-            # Where nobody waits it is done here, not deeper: a call whose stack is nearly full must be able
-            # to give back what it could take.
-            if holder.granted and self._under_way and not self._line:
-                holder.granted, self._under_way = False, self._under_way - 1
-        if holder.granted:
-            self._pass_on(holder)
+            # Without waiters it is done here, not deeper: a call whose stack is nearly full must be able to
+            # release what it could take.
+            if permit.granted and self._under_way and not self._queue:
+                permit.granted, self._under_way = False, self._under_way - 1
+        if permit.granted:
+            self._hand_over(permit)
 
     def _take(self) -> bool:
-        """Takes a place if one is free. None is, while others wait, so nobody is overtaken."""
+        """Take a slot if one is free. None is while there are waiters, so nobody is overtaken."""
         taken = False
         try:
             with self._lock:
@@ -238,57 +242,57 @@ class Bulkhead(Gate):
             raise
         return taken
 
-    def _line_up(self, turn: Waiter) -> bool:
-        """Whether there was a place, or room to wait for one."""
+    def _enqueue(self, waiter: Waiter) -> bool:
+        """Grant a slot or append the waiter to the queue. Return false if there was no room for either."""
         with self._lock:
-            # Asked first: from the look at the places on, nothing may be called before one is taken.
-            waiting = len(self._swept())
+            # First: nothing may be called between the look at the slots and taking one.
+            waiting = self._count_waiters()
             if self._under_way < self.limit:
-                self._under_way, turn.granted = self._under_way + 1, True
+                self._under_way, waiter.granted = self._under_way + 1, True
             elif waiting < self.queue:
-                self._line.append(turn)
+                self._queue.append(waiter)
             else:
                 return False
         return True
 
-    def _withdraw(self, turn: Waiter) -> bool:
-        """Takes somebody out of the line. Whether they have a place."""
+    def _dequeue(self, waiter: Waiter) -> bool:
+        """Remove a waiter from the queue. Return whether it has a slot."""
         with self._lock:
-            if turn in self._line:
-                self._line.remove(turn)
-            return turn.granted
+            if waiter in self._queue:
+                self._queue.remove(waiter)
+            return waiter.granted
 
-    def _give_up(self, turn: Waiter) -> None:
-        """For somebody who can use no place any more: out of the line, and on with what they were handed."""
-        if self._withdraw(turn):
-            self._pass_on(turn)
+    def _abandon(self, waiter: Waiter) -> None:
+        """Remove a waiter that cannot use a slot any more, and pass on the slot that it was handed."""
+        if self._dequeue(waiter):
+            self._hand_over(waiter)
 
-    def _pass_on(self, holder: Turn) -> None:
-        lost = self._hand_over(holder)
-        while lost is not None:
-            lost = self._hand_over(lost)
+    def _hand_over(self, permit: Permit) -> None:
+        """Give the slot of a permit to the next waiter that can be woken, or free it."""
+        holder: Permit | None = permit
+        while holder is not None:
+            heir: Waiter | None = None
+            try:
+                with self._lock:
+                    self._count_waiters()
+                    heir = self._move(holder)
+                    self._count_waiters()
+                holder = None if heir is None or heir.wake() else heir
+            except BaseException:
+                if heir is not None:
+                    heir.wake()
+                raise
 
-    def _hand_over(self, holder: Turn) -> Waiter | None:
-        """Gives the holder's place to the next in line and wakes them; gives them if they cannot be woken."""
-        heir: Waiter | None = None
-        try:
-            with self._lock:
-                self._swept()
-                heir = self._move(holder)
-                self._swept()
-            return None if heir is None or heir.wake() else heir
-        except BaseException:
-            if heir is not None:
-                heir.wake()
-            raise
+    def _move(self, permit: Permit) -> Waiter | None:
+        """Move a slot from a permit to the first waiter and return that, or free the slot. Under the lock.
 
-    def _move(self, holder: Turn) -> Waiter | None:
-        """The one place where places change hands; an interrupt finds it done or not begun."""
-        if not holder.granted:
-            return None  # moved on before: the loop of its task was gone, and now the task is
-        holder.granted = False
-        if self._line:
-            heir = self._line[0]
+        An interrupt finds this done or not begun.
+        """
+        if not permit.granted:
+            return None  # passed on before, when the event loop of its task was closed
+        permit.granted = False
+        if self._queue:
+            heir = self._queue[0]
             heir.granted = True
             return heir
         if self._under_way:
@@ -299,62 +303,52 @@ class Bulkhead(Gate):
             raise RuntimeError(f"{self.name} was released more often than acquired: nobody is under way")
         return None
 
-    def _swept(self) -> deque[Waiter]:
-        """The line, without those in front who were handed a place."""
-        while self._line and self._line[0].granted:
-            self._line.popleft()
-        return self._line
+    def _count_waiters(self) -> int:
+        """Drop waiters in front that were handed a slot, and return how many are left. Under the lock."""
+        while self._queue and self._queue[0].granted:
+            self._queue.popleft()
+        return len(self._queue)
 
     def _after_fork(self) -> None:
-        # The other threads are not there, neither those under way nor those in line. This one may be inside,
-        # though, and must be able to give back what it took before.
+        """Free all slots in a forked child, and forget the waiters.
+
+        No other thread is there, neither in flight nor waiting. This thread may hold slots, and must be able
+        to release them.
+        """
         super()._after_fork()
         self._inherited, self._under_way = self._inherited + self._under_way, 0
-        self._line = deque()
-
-    def _enter(self) -> None:
-        if not self.acquire():
-            raise self.refusal()
-
-    async def _aenter(self) -> None:
-        if not await self.acquire_async():
-            raise self.refusal()
+        self._queue = deque()
 
     def __enter__(self) -> Self:
-        claim = self._coming()
-        self._enter()
-        claim.granted = True
+        permit = self._entering_permit()
+        if not self.acquire():
+            raise self.refusal()
+        permit.granted = True
         return self
 
     def __aenter__(self) -> CoroutineType[Any, Any, Self]:
-        entering: Any = self._enter_async(self._coming())  # now, before another task looks for its own
+        entering: Any = self._enter_async(self._entering_permit())  # now, before another task enters
         made: CoroutineType[Any, Any, Self] = entering
         return made
 
-    async def _enter_async(self, claim: Turn) -> Any:
-        await self._aenter()
-        claim.granted = True
+    async def _enter_async(self, permit: Permit) -> Any:
+        """Take a slot for an ``async with`` block, or raise `BulkheadFull`."""
+        if not await self.acquire_async():
+            raise self.refusal()
+        permit.granted = True
         return self
 
-    if TYPE_CHECKING:
+    __exit__: Any = _Exit(is_async=False)
+    __aexit__: Any = _Exit(is_async=True)
 
-        def __exit__(
-            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-        ) -> None: ...
-
-        async def __aexit__(
-            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-        ) -> None: ...
-
-    else:
-        __exit__, __aexit__ = _Exit(is_async=False), _Exit(is_async=True)
-
-    def _coming(self) -> Turn:
-        """Return the claim that was made for the ``with`` which enters now, or one that nobody watches."""
-        claim = self._entering.pop(_thread.get_ident(), None)
-        return claim if claim is not None and claim.is_open() else Turn()
+    def _entering_permit(self) -> Permit:
+        """Return the permit that was made for the ``with`` which enters now, or one that nobody watches."""
+        permit = self._entering.pop(_thread.get_ident(), None)
+        return permit if permit is not None and permit.is_open() else Permit()
 
     def _around(self, function: Any) -> Any:
+        """Return a wrapper of a sync function, by ``with``: interrupts lose no slot."""
+
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             with self:
                 return function(*args, **kwargs)
@@ -362,6 +356,8 @@ class Bulkhead(Gate):
         return wrapper
 
     def _around_async(self, function: Any) -> Any:
+        """Return a wrapper of an async function, by ``async with``."""
+
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
             async with self:
                 return await function(*args, **kwargs)

@@ -1,23 +1,25 @@
-"""What a running attempt knows, and what travels with it: downwards to nested calls, and in headers.
+"""The context of a running attempt, which nested calls read and headers carry to other services.
 
-One context variable holds the innermost surroundings. It is set on a first attempt only if the policy
-needs it (deadline, timeout, idempotency key), and on every retry. What it holds is a plain list: making
+One context variable holds the innermost context. It is set on a first attempt only if the policy
+needs it (a limit in time, an idempotency key), and on every retry. What it holds is a plain list: making
 one costs a fifth of making an object, and a success under a deadline pays for it each time. The object
 that users see, `Attempt`, is made from it when asked for.
 
 Tasks, threads and callbacks that were started during a call keep its context, and may outlive the call. So
-each call marks its surroundings when it ends, and what has ended counts as none: `here` gives the innermost
-that still run. Surroundings hold their own limits and refer to the outer ones, which may end before them.
+each call marks its context when it ends, and what has ended counts as none: `here` gives the innermost
+that still run. AttemptContext hold their own limits and refer to the outer ones, which may end before them.
 """
 
 from __future__ import annotations
 
+import time
 from contextvars import ContextVar, copy_context
 
-from ._callables import SYNC, flavour, look_like, name_of, plain
-from ._headers import header
-from ._text import masked_line, one_line
-from ._time import clock_of, real_now
+from ._base.callables import SYNC, flavour, look_like, name_of, sync_result
+from ._base.checks import INF
+from ._base.clock import clock_of, fakes, real_now
+from ._base.headers import header
+from ._base.text import mask_line, one_line
 
 __all__ = [
     "Attempt",
@@ -37,12 +39,12 @@ if TYPE_CHECKING:
     from .policy import Policy
 
     Clock = Callable[[], float]
-    Surroundings = list[Any]
+    AttemptContext = list[Any]
 
     P = ParamSpec("P")
     R = TypeVar("R")
 
-# The places in a list of surroundings.
+# The indexes of a context, which is a list.
 POLICY = 0  # None where this is a scope, False where it is a request that came in: neither is an attempt
 CLOCK = 1
 STARTED = 2  # by that clock; None where nothing had to read it
@@ -51,10 +53,10 @@ NUMBER = 4  # of the attempt, from 1; 0 where time was up before there could be 
 RETRIED = 5  # the same; of a request that came in, the client's
 KEY = 6
 PREVIOUS = 7  # the last failure: its type and its message
-OUTER = 8  # the surroundings around these, when these were made
-RUNNING = 9  # whether the call still runs; in its later attempts, the surroundings of it that know
+OUTER = 8  # the context around this one, when this one was made
+RUNNING = 9  # whether the call still runs; in its later attempts, the context of its first one, which knows
 
-current: ContextVar[Surroundings | None] = ContextVar("redouble attempt", default=None)
+current: ContextVar[AttemptContext | None] = ContextVar("redouble attempt", default=None)
 
 # Retries switched off by redouble.testing: for a context, or for the whole process.
 switched_off: ContextVar[object] = ContextVar("redouble switched off", default=None)
@@ -81,7 +83,7 @@ IDEMPOTENCY_KEY, RETRY_ATTEMPT, REQUEST_TIMEOUT = "Idempotency-Key", "X-Retry-At
 
 
 class Attempt:
-    """One attempt of one call, as seen by the code that runs in it.
+    """One attempt of one call, for the code that runs in it.
 
     >>> from redouble import retry, current_attempt
     >>> @retry(deadline=5.0)
@@ -96,12 +98,12 @@ class Attempt:
     """From 1; the first call counts."""
     _failure: tuple[str, str] | None = None
 
-    def __init__(self, policy: Policy, surroundings: Surroundings) -> None:
+    def __init__(self, policy: Policy, context: AttemptContext) -> None:
         self._policy = policy
         # None in the first run of a block whose policy asks for nothing.
-        self._surroundings: Surroundings | None = surroundings
-        self.number = surroundings[NUMBER]
-        self._failure = surroundings[PREVIOUS]
+        self._context: AttemptContext | None = context
+        self.number = context[NUMBER]
+        self._failure = context[PREVIOUS]
 
     @property
     def previous(self) -> str | None:
@@ -109,7 +111,7 @@ class Attempt:
         if self._failure is None:
             return None
         kind, message = self._failure
-        return one_line(kind, masked_line(message))
+        return one_line(kind, mask_line(message))
 
     @property
     def is_last(self) -> bool:
@@ -120,8 +122,8 @@ class Attempt:
     @property
     def remaining(self) -> float | None:
         """Seconds until the deadline, never below 0; ``None`` without one."""
-        surroundings = self._surroundings or here()
-        return None if surroundings is None else time_left(surroundings)
+        context = self._context or here()
+        return None if context is None else time_left(context)
 
     @property
     def timeout(self) -> float | None:
@@ -131,24 +133,25 @@ class Attempt:
     @property
     def idempotency_key(self) -> str | None:
         """One key for all attempts of this call; ``None`` unless its policy has ``idempotency_key``."""
-        if self._surroundings is None or self._policy.idempotency_key is False:
+        if self._context is None or self._policy.idempotency_key is False:
             return None
-        key: str = self._surroundings[KEY].value()
+        key: str = self._context[KEY].value()
         return key
 
     def __repr__(self) -> str:
-        return f"<attempt {self.number} of {self._policy.attempts or 'any number'}>"
+        most = self._policy.attempts
+        return f"<attempt {self.number} of {'any number' if most in (None, INF) else most}>"
 
 
 class Key:
-    """One idempotency key for one logical call, made when first asked for."""
+    """The idempotency key of one logical call, made on first use."""
 
     __slots__ = ("_made", "_make", "_prefix")
 
     def __init__(self, policy: Policy, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         make: Any = policy.idempotency_key
         self._prefix = f"{policy.name or name}:"
-        self._make = _uuid if make is True else lambda: plain("idempotency_key", make(*args, **kwargs))
+        self._make = _uuid if make is True else lambda: sync_result("idempotency_key", make(*args, **kwargs))
         self._made: dict[str, str] = {}
         replay = replay_here()
         # A key made from arguments is made from them once more; a random one is known by the replay alone.
@@ -162,62 +165,67 @@ class Key:
         return self._made.get("key") or self._made.setdefault("key", _token(f"{self._prefix}{self._make()}"))
 
 
-def first_attempt(policy: Policy, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Surroundings:
-    """The surroundings of a first attempt whose policy needs them; reads the clock if there is a deadline."""
+def first_attempt(policy: Policy, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttemptContext:
+    """Return the context of a first attempt. Reads the clock if there is a limit for the call."""
     outer = here()
     # Without a key of its own, a call sends that of the enclosing call.
     running = None if policy.idempotency_key else running_in(outer)
     key = Key(policy, name, args, kwargs) if policy.idempotency_key else running and running[KEY]
-    clock = clock_of(policy.clock)
+    clock = time.monotonic if policy.clock is None and not fakes else clock_of(policy.clock)
     own, left = policy.deadline, None if outer is None else time_left(outer)
-    if own is None and left is None:
+    if own is None and left is None and policy.give_up_after is None:
         return [policy, clock, None, None, 1, 1, key, None, outer, True]
     started = clock()
     ends = None if own is None else started + own
     return [policy, clock, started, ends, 0 if left == 0.0 else 1, 1, key, None, outer, True]
 
 
-def boundary(kind: bool | None, clock: Clock, seconds: float | None, retried: int) -> Surroundings:
-    """Surroundings that are not an attempt: a scope, or a request that came in with a deadline."""
+def boundary(kind: bool | None, clock: Clock, seconds: float | None, retried: int) -> AttemptContext:
+    """Return a context that is not an attempt: a scope, or an incoming request with a deadline."""
     ends = None if seconds is None else clock() + seconds
     return [kind, clock, None, ends, 0, retried, None, None, here(), True]
 
 
-def living(surroundings: Surroundings | None) -> Surroundings | None:
-    """The innermost of these surroundings and those around them whose call has not ended."""
-    while surroundings is not None:
-        running = surroundings[RUNNING]
+def living(context: AttemptContext | None) -> AttemptContext | None:
+    """Return the innermost of a context and its outer ones whose call has not ended."""
+    while context is not None:
+        running = context[RUNNING]
         if running is True or (running is not False and running[RUNNING]):
-            return surroundings
-        surroundings = surroundings[OUTER]
+            return context
+        context = context[OUTER]
     return None
 
 
-def here() -> Surroundings | None:
-    """The innermost surroundings of the running code whose call has not ended."""
+def here() -> AttemptContext | None:
+    """Return the innermost context of the running code whose call has not ended."""
     return living(current.get())
 
 
-def _with_outer(surroundings: Surroundings | None) -> Iterator[Surroundings]:
-    """The surroundings, and all around them that still run, from the inside out."""
-    while surroundings is not None:
-        yield surroundings
-        surroundings = living(surroundings[OUTER])
+def _with_outer(context: AttemptContext | None) -> Iterator[AttemptContext]:
+    """Yield a context and its outer ones that still run, from the inside out."""
+    while context is not None:
+        yield context
+        context = living(context[OUTER])
 
 
-def time_left(surroundings: Surroundings) -> float | None:
-    """Seconds until the first deadline of these surroundings, never below 0; ``None`` without one."""
-    ends = surroundings[ENDS]
-    if surroundings[OUTER] is None:  # as most are, and each async attempt asks
-        return None if ends is None else max(0.0, ends - surroundings[CLOCK]())
-    ends = earliest_end(surroundings, None, 0.0)
+def time_left(context: AttemptContext) -> float | None:
+    """Return the seconds until the first deadline of a context, never below 0; ``None`` without one."""
+    ends = context[ENDS]
+    if context[OUTER] is None:  # as most are, and each async attempt asks
+        return None if ends is None else max(0.0, ends - context[CLOCK]())
+    ends = earliest_end(context, None, 0.0)
     return None if ends is None else max(0.0, ends)
 
 
-def earliest_end(surroundings: Surroundings | None, clock: Clock | None, now: float) -> float | None:
-    """The first deadline of these surroundings, by a clock that shows ``now``; ``None`` without one."""
+def time_limit_of(attempt: AttemptContext) -> float | None:
+    """Return the seconds after which an async attempt is cancelled: its timeout, or less if less is left."""
+    return shorter(attempt[POLICY].timeout, time_left(attempt))
+
+
+def earliest_end(context: AttemptContext | None, clock: Clock | None, now: float) -> float | None:
+    """Return the first deadline of a context, by a clock that shows ``now``; ``None`` without one."""
     first: float | None = None
-    for each in _with_outer(surroundings):
+    for each in _with_outer(context):
         if each[ENDS] is not None:
             # The clocks of two calls may count from different points. A sum would be off by the last bit.
             ends: float = each[ENDS] if each[CLOCK] is clock else now + (each[ENDS] - each[CLOCK]())
@@ -225,13 +233,13 @@ def earliest_end(surroundings: Surroundings | None, clock: Clock | None, now: fl
     return first
 
 
-def retried_in(surroundings: Surroundings | None) -> int:
-    """The highest attempt number of these surroundings: above 1, one of their calls is retrying."""
-    return max((each[RETRIED] for each in _with_outer(surroundings)), default=1)
+def retried_in(context: AttemptContext | None) -> int:
+    """Return the highest attempt number of a context: above 1, one of its calls is retrying."""
+    return max((each[RETRIED] for each in _with_outer(context)), default=1)
 
 
 def storing_until(patience: float) -> float:
-    """When to give up on storing a dead letter here, by the monotonic clock.
+    """Return when to give up on storing a dead letter here, by the monotonic clock.
 
     ``patience`` is how many seconds it may take where no call sets a limit.
     """
@@ -244,7 +252,7 @@ def storing_until(patience: float) -> float:
 
 
 def in_time(left: float | None, method: Callable[..., Any], *args: Any) -> Any:
-    """Ask or tell a guard, which may take no more than a part of the time that is left."""
+    """Call a method of a guard, which may take no more than a part of the time that is left."""
     if left is None:
         return method(*args)
     outer = time_given.get()
@@ -255,22 +263,22 @@ def in_time(left: float | None, method: Callable[..., Any], *args: Any) -> Any:
         time_given.set(outer)
 
 
-def running_in(surroundings: Surroundings | None) -> Surroundings | None:
-    """The surroundings of the innermost attempt: inside a scope, those of the attempt around it."""
-    for each in _with_outer(surroundings):
+def running_in(context: AttemptContext | None) -> AttemptContext | None:
+    """Return the context of the innermost attempt: inside a scope, that of the enclosing attempt."""
+    for each in _with_outer(context):
         if each[POLICY] is not None:
             return each if each[POLICY] else None
     return None
 
 
 def replay_here() -> Any:
-    """The replay of a dead letter that is running here; ``None`` without one, and where it is over."""
+    """Return the replay of a dead letter that is running here; ``None`` without one."""
     replay = replaying.get()
     return None if replay is None or replay.over else replay
 
 
 def leave(token: Token[Any]) -> None:
-    """Takes back what was set; nothing, in another context than it was set in, as fixtures are left."""
+    """Reset a context variable; do nothing in another context than it was set in, as fixtures are left."""
     try:
         token.var.reset(token)
     except ValueError:
@@ -278,13 +286,13 @@ def leave(token: Token[Any]) -> None:
 
 
 def disabled_here() -> bool:
-    """Whether ``redouble.testing`` has switched retries off, here or everywhere."""
+    """Return whether ``redouble.testing`` has switched retries off, here or everywhere."""
     marked = switched_off.get()
     return bool(switched_off_everywhere) or any(mark is marked for mark in tuple(switches_off.values()))
 
 
 def capped_at() -> int | None:
-    """The most attempts that ``redouble.testing`` allows a call, here or everywhere; ``None`` without one."""
+    """Return the most attempts that ``redouble.testing`` allows, here or everywhere; ``None`` without one."""
     if not caps:
         return None
     here, limits = cap_here.get(), list(caps_everywhere.values())
@@ -292,20 +300,20 @@ def capped_at() -> int | None:
 
 
 def current_attempt() -> Attempt | None:
-    """The running attempt of the innermost decorated call; ``None`` outside of one.
+    """Return the running attempt of the innermost decorated call; ``None`` outside of one.
 
-    A first attempt is visible only if its policy has a ``deadline``, a ``timeout`` or an
+    A first attempt is visible only if its policy has a ``deadline``, a ``give_up_after``, a ``timeout`` or an
     ``idempotency_key``; retries always are.
 
     >>> current_attempt() is None
     True
     """
-    surroundings = running_in(here())
-    return None if surroundings is None else Attempt(surroundings[POLICY], surroundings)
+    context = running_in(here())
+    return None if context is None else Attempt(context[POLICY], context)
 
 
 def carried(function: Callable[P, R], /) -> Callable[P, R]:
-    """Gives a function that runs in the context of the place where it was made, in whatever thread.
+    """Return a function that runs in the context in which it was made, in any thread.
 
     For threads that do not take over the context of their caller, as those of a ``ThreadPoolExecutor``: the
     deadline, the idempotency key and `nested` hold there, too, until the call around this place ends. All
@@ -336,7 +344,7 @@ def carried(function: Callable[P, R], /) -> Callable[P, R]:
 
 
 def outgoing_headers() -> dict[str, str]:
-    """What to send downstream so that the deadline, the retry and the key are known there.
+    """Return the headers that tell a service the deadline, the attempt and the idempotency key.
 
     ``Idempotency-Key`` if the call's policy has one, ``X-Retry-Attempt`` (the number of this attempt),
     ``X-Request-Timeout-Ms`` (the time left). Empty where there is nothing to say.
@@ -344,24 +352,24 @@ def outgoing_headers() -> dict[str, str]:
     >>> outgoing_headers()
     {}
     """
-    surroundings = here()
-    if surroundings is None:
+    context = here()
+    if context is None:
         return {}
     headers: dict[str, str] = {}
-    attempt, retried = running_in(surroundings), retried_in(surroundings)
+    attempt, retried = running_in(context), retried_in(context)
     key = None if attempt is None else attempt[KEY]
     if key is not None:
         headers[IDEMPOTENCY_KEY] = key.value()
     if attempt is not None or retried > 1:
         headers[RETRY_ATTEMPT] = str(retried)
-    remaining = time_left(surroundings)
+    remaining = time_left(context)
     if remaining is not None:
         headers[REQUEST_TIMEOUT] = str(int(remaining * 1000))
     return headers
 
 
 class incoming:  # noqa: N801 - used like a function
-    """Takes up on the server's side what a client sent with `outgoing_headers`.
+    """Apply on the server the headers that a client sent with `outgoing_headers`.
 
     Inside the block, calls are bound by the client's deadline, and know that the client is retrying.
     Garbage, and a longer time than is left already, are ignored.
@@ -378,7 +386,7 @@ class incoming:  # noqa: N801 - used like a function
         self._seconds = None if milliseconds is None else milliseconds / 1000
         self._retried = max(1, _digits(header(headers, RETRY_ATTEMPT)) or 1)
         self._clock = clock
-        self._entered: list[tuple[Surroundings, Token[Surroundings | None]]] = []
+        self._entered: list[tuple[AttemptContext, Token[AttemptContext | None]]] = []
 
     def __enter__(self) -> None:
         around = boundary(False, clock_of(self._clock), self._seconds, self._retried)
@@ -393,14 +401,14 @@ class incoming:  # noqa: N801 - used like a function
 
 
 def shorter(one: float | None, other: float | None) -> float | None:
-    """The smaller of two limits, where ``None`` is no limit."""
+    """Return the smaller of two limits; ``None`` is no limit."""
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)
 
 
 def _digits(text: str | None) -> int | None:
-    """A whole number in ASCII digits, as these headers are defined; anything else is garbage."""
+    """Parse a whole number in ASCII digits; return ``None`` for anything else."""
     if text is None:
         return None
     text = text.strip(" \t")

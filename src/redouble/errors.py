@@ -1,21 +1,20 @@
-"""The errors redouble itself raises.
+"""Exceptions that redouble raises, and the history of a call that gave up.
 
     RedoubleError
     ├── DeadlineExceeded   also a TimeoutError: there was no time for another attempt
-    ├── ResultRejected     ``until`` (or ``attempt.again``) refused the last result
-    ├── CircuitOpen        a circuit breaker let no call through
-    ├── BulkheadFull       as many calls as allowed are under way
-    └── StoreTrouble       dead letters could not be stored or read
+    ├── ResultRejected     ``until`` (or ``attempt.again``) rejected the last result
+    ├── CircuitOpen        a circuit breaker is open
+    ├── BulkheadFull       as many calls as allowed are in flight
+    └── StoreError         dead letters could not be stored or read
 
-Most calls that are given up on raise none of them: the function's own last exception comes out.
-All of them pickle, notes included; what cannot be pickled along the way is left out or shown as text.
-What was tried before is a `History`, with a `Failure` for each attempt.
+Most calls that give up raise none of them, but the last exception of the function. All of them pickle, notes
+included; attributes that cannot be pickled are left out or replaced by their text.
 """
 
 from __future__ import annotations
 
-from ._record import Record, assign
-from ._text import one_line, shown
+from ._base.record import Record
+from ._base.text import one_line, safe_str
 
 __all__ = [
     "BulkheadFull",
@@ -25,16 +24,17 @@ __all__ = [
     "History",
     "RedoubleError",
     "ResultRejected",
-    "StoreTrouble",
+    "StoreError",
 ]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from dataclasses import KW_ONLY
     from typing import Any
 
 
 class RedoubleError(Exception):
-    """Base of everything redouble raises on its own account."""
+    """Base class of the exceptions of redouble."""
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         state = {
@@ -44,12 +44,12 @@ class RedoubleError(Exception):
         return _rebuild, (type(self), self.args, state)
 
     def _stand_in(self, name: str, value: object) -> str | None:
-        """What travels in the place of an attribute that does not pickle."""
+        """Return what replaces an attribute that does not pickle."""
         return None
 
 
 class DeadlineExceeded(RedoubleError, TimeoutError):  # noqa: N818 - says what happened
-    """There was no time left for another attempt, or the running one was cut off.
+    """Raised when no time is left for another attempt, or when the deadline cancels the running one.
 
     >>> raise DeadlineExceeded("gave up on fetch after 2 attempts", attempts=2, elapsed=4.9)
     Traceback (most recent call last):
@@ -62,9 +62,9 @@ class DeadlineExceeded(RedoubleError, TimeoutError):  # noqa: N818 - says what h
     def __init__(self, message: str, *, attempts: int, elapsed: float) -> None:
         super().__init__(message)
         self.attempts = attempts
-        """How many attempts were started, 0 if time was up before the first."""
+        """How many attempts were started; 0 if the deadline passed before the first."""
         self.elapsed = elapsed
-        """Seconds since the call began, or since its first failure where the deadline was set further out."""
+        """Seconds since the call began, or since its first failure under an outer deadline."""
 
     @property
     def last_error(self) -> BaseException | None:
@@ -73,7 +73,7 @@ class DeadlineExceeded(RedoubleError, TimeoutError):  # noqa: N818 - says what h
 
 
 class ResultRejected(RedoubleError):  # noqa: N818 - says what happened
-    """The last result was refused, and there may be no further attempt.
+    """Raised when the last result was rejected, and no attempt is left.
 
     >>> raise ResultRejected("gave up on poll after 4 attempts", result=None, attempts=4)
     Traceback (most recent call last):
@@ -90,11 +90,11 @@ class ResultRejected(RedoubleError):  # noqa: N818 - says what happened
         self.attempts = attempts
 
     def _stand_in(self, name: str, value: object) -> str | None:
-        return shown(value, repr) if name == "result" else None
+        return safe_str(value, repr) if name == "result" else None
 
 
 class CircuitOpen(RedoubleError):  # noqa: N818 - says what happened
-    """A circuit breaker let no call through: the function was not called at all.
+    """Raised when a circuit breaker is open: the function was not called.
 
     >>> raise CircuitOpen("the circuit of payments is open", name="payments", retry_after=12.5)
     Traceback (most recent call last):
@@ -110,7 +110,7 @@ class CircuitOpen(RedoubleError):  # noqa: N818 - says what happened
     ) -> None:
         super().__init__(message)
         self.name = name
-        """What the breaker is called."""
+        """The name of the breaker."""
         self.retry_after = retry_after
         """Seconds until it lets a call through again; ``None`` where it was opened by hand."""
         self.last_failure = last_failure
@@ -118,7 +118,7 @@ class CircuitOpen(RedoubleError):  # noqa: N818 - says what happened
 
 
 class BulkheadFull(RedoubleError):  # noqa: N818 - says what happened
-    """As many calls as allowed are under way, and as many are waiting: the function was not called.
+    """Raised when as many calls as allowed are in flight and waiting: the function was not called.
 
     >>> raise BulkheadFull("the bulkhead of reports is full", name="reports", limit=10)
     Traceback (most recent call last):
@@ -131,24 +131,24 @@ class BulkheadFull(RedoubleError):  # noqa: N818 - says what happened
     def __init__(self, message: str, *, name: str, limit: int) -> None:
         super().__init__(message)
         self.name = name
-        """What the bulkhead is called."""
+        """The name of the bulkhead."""
         self.limit = limit
-        """How many calls may be under way at once."""
+        """How many calls may be in flight at once."""
 
 
-class StoreTrouble(RedoubleError):  # noqa: N818 - says what happened
-    """The store of dead letters cannot do what it was asked: nothing was stored, or is known to be.
+class StoreError(RedoubleError):
+    """Raised when dead letters cannot be stored or read.
 
-    >>> raise StoreTrouble("/var/lib/letters.db is not a database: move it away", where="/var/lib/letters.db")
+    >>> raise StoreError("letters.db is not a database: move it away", location="letters.db")
     Traceback (most recent call last):
-    redouble.errors.StoreTrouble: /var/lib/letters.db is not a database: move it away
+    redouble.errors.StoreError: letters.db is not a database: move it away
     """
 
-    where: str
+    location: str
 
-    def __init__(self, message: str, *, where: str) -> None:
+    def __init__(self, message: str, *, location: str) -> None:
         super().__init__(message)
-        self.where = where
+        self.location = location
         """The file, or what stands for the store."""
 
 
@@ -171,22 +171,15 @@ def _rebuild(cls: type[RedoubleError], args: tuple[Any, ...], state: dict[str, A
 
 
 class Failure(Record):
-    """One attempt that failed: its number, from 1, what it failed with, and how long was waited after it.
+    """One attempt that failed: its number, from 1, its error, and the wait that followed.
 
-    ``error_type`` is empty where a result was refused; ``delay`` is ``None`` after the last attempt.
+    ``error_type`` is empty if a result was rejected; ``delay`` is ``None`` after the last attempt.
     """
 
-    __slots__ = ("attempt", "error_type", "error_message", "delay")  # noqa: RUF023 - in the order in which it reads
     attempt: int
     error_type: str
     error_message: str
     delay: float | None
-
-    def __init__(self, attempt: int, error_type: str, error_message: str, delay: float | None) -> None:
-        assign(self, "attempt", attempt)
-        assign(self, "error_type", error_type)
-        assign(self, "error_message", error_message)
-        assign(self, "delay", delay)
 
     def __str__(self) -> str:
         waited = "" if self.delay is None else f"; waited {self.delay:.2f} s"
@@ -194,34 +187,17 @@ class Failure(Record):
 
 
 class History(Record):
-    """What was tried before a call was given up on.
+    """The attempts of a call that gave up.
 
-    ``name`` is the policy's or the function's; ``attempts`` how many there were; ``elapsed`` the seconds
-    since the call began, or since its first failure where nothing had to read the clock before; ``why`` says
-    why it was given up on. ``failures`` are the first 3 attempts and the last 7, ``left_out`` between them.
+    ``name`` is that of the policy or the function; ``attempts`` their number; ``elapsed`` the seconds since
+    the call began, or since its first failure if nothing read the clock before; ``why`` says why it gave up.
+    ``failures`` are the first 3 attempts and the last 7, ``left_out`` the number between them.
     """
 
-    __slots__ = ("name", "attempts", "elapsed", "why", "failures", "left_out")  # noqa: RUF023 - as above
     name: str
+    _: KW_ONLY
     attempts: int
     elapsed: float
     why: str
     failures: tuple[Failure, ...]
     left_out: int
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        attempts: int,
-        elapsed: float,
-        why: str,
-        failures: tuple[Failure, ...],
-        left_out: int,
-    ) -> None:
-        assign(self, "name", name)
-        assign(self, "attempts", attempts)
-        assign(self, "elapsed", elapsed)
-        assign(self, "why", why)
-        assign(self, "failures", failures)
-        assign(self, "left_out", left_out)

@@ -1,22 +1,25 @@
-"""One guard for each key: a breaker per host, a budget per tenant.
+"""`Registry`: one guard for each key, such as a breaker per host or a budget per tenant.
 
     breakers = Registry(lambda host: CircuitBreaker(name=host))
-    policy.replace(breaker=breakers[host]).call(fetch, url)
 
-Keys may come from outside, so there are never more than ``limit``. What is forgotten is at rest: a new
-guard would do the same in its place.
+    @retry(breaker=breakers.by(lambda url: urlsplit(url).hostname))
+    def fetch(url): ...
+
+Keys may come from outside, so a registry has a limit. It evicts only guards at rest, which a new guard can
+replace without a difference.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import count
-from types import GenericAlias
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
 
-from ._checks import sync_function
-from ._guard import Guard
-from ._numbers import whole
-from ._trouble import report
+from ._base.callables import name_of
+from ._base.checks import sync_function, whole
+from ._base.log_once import shielded
+from ._base.record import Record
+from ._guards.base import Guard
 
 __all__ = [
     "Registry",
@@ -24,48 +27,38 @@ __all__ = [
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
-    from typing import Any, Generic, TypeVar
+    from collections.abc import Callable, Iterator
+    from typing import Any, ParamSpec
 
-    K = TypeVar("K", bound=Hashable)
-    G = TypeVar("G")
-    T = TypeVar("T")
+    P = ParamSpec("P")
 
-    class _Typed(Generic[K, G]): ...
-else:
-    K = G = None
+K = TypeVar("K", bound=Hashable)
+G = TypeVar("G")
 
-    class _Typed:
-        """Takes its types in square brackets without the import of ``typing``."""
-
-        __slots__ = ()
-        __class_getitem__ = classmethod(GenericAlias)
-
-
-# A new key takes no longer in a large registry: so many busy guards in a row, and it shares one. The next
-# looks at those after them.
+# How many busy guards a new key examines before it shares the overflow guard, so that its time does not
+# grow with the registry. Examined guards move to the end, so the next new key examines others.
 LOOKS = 64
 
 
-class _Entry(_Typed[K, G]):
-    __slots__ = ("guard", "key", "leaving", "used")
+class _Entry:
+    """A guard, and how often it was asked for."""
 
-    def __init__(self, key: K, guard: G) -> None:
-        self.key = key
+    __slots__ = ("guard", "uses")
+
+    def __init__(self, guard: Any) -> None:
         self.guard = guard
-        self.used = 0
-        self.leaving = False
+        self.uses = 0
 
 
-class Registry(Guard, _Typed[K, G]):
-    """A guard for each key, made by ``make(key)`` when the key is first asked for.
+class Registry(Guard, Generic[K, G]):
+    """Guards by key, each made by ``make(key)`` when its key is first asked for.
 
-    Everybody who asks for a key gets the same guard. Beyond ``limit`` keys, the one used longest ago is
-    forgotten, but only while its guard is at rest: an open breaker or a budget in debt is kept, whoever asks
-    for how many other keys. While none is at rest, new keys share one guard, that of the key ``others``.
+    Everyone who asks for a key gets the same guard. Beyond ``limit`` keys the least recently used guard is
+    evicted, but only if it is at rest: an open breaker or a spent budget is kept. While none is at rest,
+    new keys share one guard, made by ``make(overflow_key)``.
 
-    A guard is at rest if its ``at_rest`` is true or if it has none. ``make`` is a plain function; it may be
-    called twice for a key that two threads ask for at once, and one of the two guards is thrown away.
+    A guard is at rest if its ``at_rest`` is true or if it has none. ``make`` is a sync function; if two
+    threads ask for a new key at once it may be called twice, and one of the two guards is dropped.
 
     >>> from redouble.budget import TokenBudget
     >>> budgets = Registry(lambda tenant: TokenBudget(name=tenant), limit=2)
@@ -79,32 +72,53 @@ class Registry(Guard, _Typed[K, G]):
     """
 
     def __init__(
-        self, make: Callable[[K], G], limit: int = 1000, *, others: Any = "others", name: str | None = None
+        self,
+        make: Callable[[K], G],
+        limit: int = 1000,
+        *,
+        overflow_key: Any = "others",
+        name: str | None = None,
     ) -> None:
         super().__init__(name)
         self.limit = whole("limit", limit, at_least=1)
-        """How many keys have a guard of their own at most."""
-        self.others = others
-        """The key that ``make`` is given for the guard which new keys share while all are busy."""
+        """The largest number of keys with a guard of their own."""
+        self.overflow_key = overflow_key
+        """The key for which ``make`` creates the guard that new keys share while all guards are busy."""
         self._make: Callable[[Any], G] = sync_function("make", make)
-        self._shared: _Entry[K, G] | None = None
-        self._entries: dict[K, _Entry[K, G]] = {}
-        self._ticks = count()
-        # By age, as it was when somebody last looked around: (when it was used last, entry).
-        self._oldest: deque[tuple[int, _Entry[K, G]]] = deque()
+        self._overflow_guards: list[G] = []  # at most one
+        # The least recently used first.
+        self._entries: OrderedDict[K, _Entry] = OrderedDict()
 
     def get(self, key: K) -> G:
-        """The guard of this key."""
-        entry = self._entries.get(key)
-        if entry is not None:
-            # First marked as used, then asked: whoever forgets it does the two the other way round, so one
-            # of both sees the other.
-            entry.used = next(self._ticks)
-            if not entry.leaving:
-                return entry.guard
-        return self._find(key)
+        """Return the guard of this key."""
+        with self._lock:
+            try:
+                # In this order: a signal handler in between may evict the oldest, which this one no longer
+                # is.
+                self._entries.move_to_end(key)
+                entry = self._entries[key]
+                entry.uses += 1
+                found: G = entry.guard
+                return found
+            except KeyError:
+                pass
+        return self._overflow() if key == self.overflow_key else self._add(key)
 
     __getitem__ = get
+
+    def by(self, key: Callable[P, K | None]) -> Callable[P, G | None]:
+        """Return a function of a call's arguments that returns the guard of their key, for a `Policy`.
+
+        ``key`` is a sync function of the arguments; ``None`` is no key, and that call has no guard.
+
+        >>> from redouble.budget import TokenBudget
+        >>> budgets = Registry(lambda tenant: TokenBudget(name=tenant), name="budgets")
+        >>> budgets.by(str.lower)
+        budgets.by(lower)
+        >>> budgets.by(str.lower)("ACME")
+        <acme: 500 of 500 tokens>
+        """
+        return _ByKey(self, sync_function("key", key))
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -113,116 +127,86 @@ class Registry(Guard, _Typed[K, G]):
         return key in self._entries
 
     def __iter__(self) -> Iterator[K]:
-        """The keys, as of now."""
+        """Iterate over the keys as they are now."""
         return iter([key for key, _ in self.items()])
 
     def items(self) -> list[tuple[K, G]]:
-        """Keys and guards, as of now; without the guard that keys may share."""
-        return [(entry.key, entry.guard) for entry in self._all()]
+        """Return keys and guards as they are now, without the overflow guard."""
+        with self._lock:
+            entries = list(self._entries.items())  # in one step, for signal handlers
+        return [(key, entry.guard) for key, entry in entries]
 
     def __bool__(self) -> bool:
         return True
 
-    def _all(self) -> list[_Entry[K, G]]:
-        with self._lock:
-            return list(self._entries.values())
-
-    def _find(self, key: K) -> G:
-        if key == self.others:
-            return self._overflow()
-        entry: _Entry[K, G] | None = None
-        while (found := self._kept(key, entry)) is None:
-            if len(self._entries) >= self.limit and not self._forget_one():
+    def _add(self, key: K) -> G:
+        """Return a guard for a new key: its own, or the overflow guard if there is no room."""
+        entry: _Entry | None = None
+        while True:
+            with self._lock:
+                if entry is not None and len(self._entries) < self.limit:
+                    self._entries.setdefault(key, entry)
+                if key in self._entries:  # perhaps added by another thread
+                    break
+            if not self._make_room():
                 return self._overflow()
-            if entry is None:
-                entry = _Entry(key, self._make(key))
-        return found.guard
-
-    def _kept(self, key: K, entry: _Entry[K, G] | None) -> _Entry[K, G] | None:
-        """The entry of the key: the one it has, or this one, if there is room. It counts as used now."""
-        with self._lock:
-            found = self._entries.get(key)
-            if found is None and entry is not None and len(self._entries) < self.limit:
-                found = self._entries[key] = entry
-            if found is not None:
-                found.used, found.leaving = next(self._ticks), False
-            return found
+            entry = entry or _Entry(self._make(key))
+        return self.get(key)
 
     def _overflow(self) -> G:
-        shared = self._shared
-        if shared is None:
-            entry: _Entry[K, G] = _Entry(self.others, self._make(self.others))
+        """Return the guard that new keys share while all others are busy."""
+        if not self._overflow_guards:
+            guard = self._make(self.overflow_key)
             with self._lock:
-                shared = self._shared = self._shared or entry
-        return shared.guard
+                if not self._overflow_guards:
+                    self._overflow_guards.append(guard)
+        return self._overflow_guards[0]
 
-    def _forget_one(self) -> bool:
-        """Makes room. False if those used longest ago are all busy."""
-        line = self._by_age()
-        try:
-            return self._forget_one_of(line)
-        finally:
-            line.close()  # at once, on PyPy too: what is left of it is where the next one goes on
-
-    def _forget_one_of(self, line: Iterable[_Entry[K, G]]) -> bool:
-        busy: set[_Entry[K, G]] = set()
-        for entry in line:
-            used = entry.used
-            # Asked without the lock: a guard has one of its own.
-            if not self._at_rest(entry.guard):
-                busy.add(entry)
-                if len(busy) == LOOKS:
-                    break
-            elif self._forgotten(entry, used):
-                return True
-        # If that was not all, others have made room meanwhile, or one was used in the last moment.
-        return len(busy) < min(LOOKS, self.limit)
-
-    def _by_age(self) -> Generator[_Entry[K, G], None, None]:
-        """Those used longest ago first: what is left of the last look around, then all."""
-        for used, entry in _emptied(self._oldest):
-            if entry.used == used:  # else it is younger than those after it
-                yield entry
-        entries = [(entry.used, entry) for entry in self._all()]
-        entries.sort(key=_age)
-        left = deque(entries)
-        try:
-            for _, entry in _emptied(left):
-                yield entry
-        finally:
-            self._oldest = left
-
-    def _at_rest(self, guard: G) -> bool:
-        try:
-            return bool(getattr(guard, "at_rest", True))
-        except Exception as error:  # noqa: BLE001 - somebody else's guard; the one who asks has another
-            report(self, f"{self.name} keeps a guard that cannot say whether it is at rest", error)
-            return False
-
-    def _forgotten(self, entry: _Entry[K, G], used: int) -> bool:
-        """Forgets an entry, unless it was used after all."""
-        with self._lock:
-            if self._entries.get(entry.key) is not entry:
-                return False
-            entry.leaving = True
-            if entry.used != used:
-                return False  # whoever asks for it next finds it here, and unmarks it
-            del self._entries[entry.key]
-            return True
+    def _make_room(self) -> bool:
+        """Evict a guard unless there is room. Return false if all guards examined were busy."""
+        busy = 0
+        while busy < min(LOOKS, self.limit):
+            with self._lock:
+                if len(self._entries) < self.limit:
+                    return True
+                try:
+                    key, entry = next(iter(self._entries.items()))
+                except RuntimeError:  # changed by a signal handler in between
+                    continue
+                uses = entry.uses
+            # Asked without the lock: guards have locks of their own.
+            text = f"{self.name} keeps a guard that cannot say whether it is at rest"
+            at_rest = bool(shielded(self, text, getattr, entry.guard, "at_rest", True))
+            busy += not at_rest
+            with self._lock:
+                if self._entries.get(key) is entry and entry.uses == uses:  # not used meanwhile
+                    if at_rest:
+                        self._entries.pop(key, None)
+                    elif key in self._entries:
+                        self._entries.move_to_end(key)
+        return False
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self)} of at most {self.limit} keys>"
 
 
-def _age(pair: tuple[int, object]) -> int:
-    return pair[0]
+class _ByKey(Record):
+    """What `Registry.by` returns: equal if registry and function are, and shared as a registry is."""
 
+    registry: Registry[Any, Any]
+    key: Callable[..., Any]
 
-def _emptied(line: deque[T]) -> Iterator[T]:
-    """Takes out one after the other; any number of threads may."""
-    while True:
-        try:
-            item = line.popleft()
-        except IndexError:
-            return
-        yield item
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        key = self.key(*args, **kwargs)
+        return None if key is None else self.registry.get(key)
+
+    def __repr__(self) -> str:
+        return f"{self.registry.name}.by({name_of(self.key, short=True)})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.registry.__reduce_ex__(protocol)
+
+    def __copy__(self, memo: object = None) -> _ByKey:
+        return self
+
+    __deepcopy__ = __copy__

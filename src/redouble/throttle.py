@@ -1,13 +1,13 @@
-"""How fast may this dependency be called?
+"""`AdaptiveThrottle`: limit the rate of calls to what the server accepts.
 
-The sending rate of all callers of one dependency: it falls when the server says that they are too fast,
-and recovers along a cubic curve. That is steep at first, flat around the rate at which the server
-complained, and steep again once that has gone well. Until the first complaint nothing is held back.
+All callers of a dependency share the rate. It falls on every throttling response and recovers along a cubic
+curve: steep at first, flat around the rate at which the server throttled, steep again beyond it. Before the
+first throttling response nothing is limited.
 
-A throttle stands around a call, in ``Policy(throttle=...)``, or is asked by hand:
+A throttle is used in ``Policy(throttle=...)``, as decorator or context manager, or by hand:
 
-    wait = throttle.acquire()       # 0.0: send now; else: ask again in so many seconds
-    throttle.success()              # what came back, or one of the other two
+    wait = throttle.acquire()       # 0.0: call now; otherwise ask again after that many seconds
+    throttle.success()              # report the response, or one of the other two
     throttle.throttled()
     throttle.failure(error)
 """
@@ -17,14 +17,12 @@ from __future__ import annotations
 from math import cbrt
 from types import CoroutineType
 
-from . import _loops
-from ._callables import is_async, look_like
-from ._checks import function as some_function
-from ._checks import optional, seconds
-from ._guard import Gate
-from ._numbers import INF, above_zero, number
-from ._time import real_sleep, sleep_of
-from ._trouble import report
+from ._base import loops as _loops
+from ._base.checks import INF, above_zero, number, optional, seconds
+from ._base.checks import function as some_function
+from ._base.clock import real_sleep, sleep_of
+from ._base.log_once import warn_once
+from ._guards.base import Gate
 from .backoff import LONGEST
 from .classify import Cause, verdict
 
@@ -36,78 +34,73 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
-    from typing import Any, TypeVar
+    from typing import Any
 
-    from ._checks import Check
+    from ._base.checks import Check
 
-    F = TypeVar("F")
-    # Numbers that belong together are replaced together, so that nobody sees half of a change.
-    Meter = tuple[float, int, float]  # the slot of time that is counted, answers in it, rate before it
-    Curve = tuple[float, float]  # the rate at the last complaint, when that was
-    Bucket = tuple[float, float, float]  # rate, tokens, when there were so many
+    # Each is replaced as a whole, so that readers without the lock never see half of a change.
+    Meter = tuple[float, int, float]  # the current slot of time, responses in it, smoothed rate before it
+    Curve = tuple[float, float]  # the rate at the last throttling response, and its time
+    Bucket = tuple[float, float, float]  # rate, tokens, and the time of this count
 
-# Seconds. A shorter wait is none: it would round to nothing, and the caller would ask again for ever.
+# Seconds. A shorter wait counts as none: added to a large clock it would round to nothing.
 NOTHING = 1e-9
-# Seconds. Threads may come a little out of order; time that goes back further may have been set back.
+# Seconds. Readings of several threads may come out of order by this much; more may be a clock that was set
+# back.
 DISORDER = 1.0
-# Seconds. Whoever waits longer asks in between: the answers of others may have raised the rate.
-ASK_AGAIN = 5.0
-# Results that are no responses, and need not be examined.
+# Types of results that are not responses, and need not be classified.
 _PLAIN = frozenset({bool, bytes, float, int, list, set, str, type(None)})
-# Calls per second: more than any process sends, so that no sum of it is infinite.
+# Calls per second: more than any process sends, so that no sum becomes infinite.
 HIGHEST = 1e9
 
 
-# The arithmetic: no clock, no lock.
+# Arithmetic without clock and lock.
 
 
 def plateau(peak: float, beta: float, scale: float) -> float:
-    """Seconds after a decrease at which the curve is back at ``peak``, the rate before it."""
+    """Return the seconds after a decrease at which the curve is back at ``peak``, the rate before it."""
     return cbrt(peak * (1.0 - beta) / scale)
 
 
 def cubic(elapsed: float, peak: float, beta: float, scale: float) -> float:
-    """The rate so many seconds after it was brought down from ``peak``.
+    """Return the rate ``elapsed`` seconds after it fell from ``peak``.
 
     >>> [round(cubic(second, peak=10.0, beta=0.7, scale=0.4), 1) for second in range(6)]
     [7.0, 9.6, 10.0, 10.5, 13.4, 21.3]
     """
     past = elapsed - plateau(peak, beta, scale)
-    # Not by **, which raises where this is infinite.
+    # Not by **, which raises if the result is infinite.
     return scale * past * past * past + peak
 
 
 def measure(meter: Meter, now: float, every: float, smooth: float) -> Meter:
-    """One more answer: it is counted, and a slot that is over by now moves the smoothed rate."""
+    """Count one more response. A slot of time that is over moves the smoothed rate."""
     slot, count, rate = meter
-    place = now // every
-    if not place > slot:
+    latest_slot = now // every
+    if not latest_slot > slot:
         return slot, count + 1, rate
-    latest = (count + 1) / ((place - slot) * every)
-    return place, 0, smooth * latest + (1.0 - smooth) * rate
+    latest = (count + 1) / ((latest_slot - slot) * every)
+    return latest_slot, 0, smooth * latest + (1.0 - smooth) * rate
 
 
-def filled(bucket: Bucket, now: float, burst: float) -> float:
-    """The tokens there are by now: at most those of one second, but ``burst`` where that is more."""
-    rate, tokens, at = bucket
-    return min(max(burst, rate), tokens + (now - at) * rate)
-
-
-def _such(name: str, value: Any, fits: Callable[[float], bool], rule: str, check: Check = number) -> float:
-    """A number that follows the rule, or an error that names both."""
+def _checked(
+    name: str, value: Any, valid: Callable[[float], bool], rule: str, check: Check = number
+) -> float:
+    """Return the value as a number, or raise an error that names the rule."""
     result: float = check(name, value)
-    if not fits(result):
+    if not valid(result):
         raise ValueError(f"{name} must be {rule}, got {value!r}")
     return result
 
 
 class AdaptiveThrottle(Gate):
-    """A sending rate that falls on throttling responses and recovers along a cubic curve.
+    """A rate limit that falls on throttling responses and recovers along a cubic curve.
 
-    Every throttling response brings the rate down to ``beta`` of what it was; ``scale`` is how fast it
-    grows again. It stays above ``min_rate`` and below ``headroom`` times the rate that is measured, in
-    slots of ``measure_every`` seconds of which the latest counts for ``smooth``. At most one second's
-    calls are saved up for a burst, or ``burst`` if that is more. Give ``clock`` and ``sleep`` together.
+    Each throttling response lowers the rate to ``beta`` times its value; ``scale`` says how fast it grows
+    again. The rate stays above ``min_rate`` and below ``headroom`` times the measured rate. That is
+    measured in slots of ``measure_every`` seconds, of which the latest has the weight ``smooth``. Unused
+    calls of at most one second are saved for a burst, or ``burst`` calls if that is more. Give ``clock``
+    and ``sleep`` together.
 
     >>> from redouble.testing import FakeClock
     >>> clock = FakeClock()
@@ -119,8 +112,8 @@ class AdaptiveThrottle(Gate):
     (2.0, 0.5)
     """
 
-    ask_again = ASK_AGAIN
-    """Who waits asks again after so many seconds at the latest: the rate may have risen."""
+    ask_again = 5.0
+    """The longest sleep in seconds before a waiting call asks again: the rate may have risen meanwhile."""
 
     def __init__(
         self,
@@ -137,48 +130,53 @@ class AdaptiveThrottle(Gate):
         sleep: Callable[[float], Any] | None = None,
     ) -> None:
         super().__init__(name, optional(some_function)("clock", clock))
-        self.beta = _such("beta", beta, lambda it: 0 < it < 1, "above 0 and below 1, or no rate would fall")
-        self.scale = above_zero("scale", scale)
-        self.smooth = _such("smooth", smooth, lambda it: 0 < it <= 1, "above 0 and at most 1")
-        self.min_rate = above_zero("min_rate", min_rate)
-        self.burst = _such("burst", burst, lambda it: it >= 1, "at least 1, or no call would get through")
-        self.measure_every = _such(
-            "measure_every", measure_every, lambda it: it >= 0.001, "at least 0.001 seconds", check=seconds
+        self.beta = _checked(
+            "beta", beta, lambda it: 0 < it < 1, "above 0 and below 1, or no rate would fall"
         )
-        self.headroom = _such("headroom", headroom, lambda it: it > 1, "above 1, or no rate would grow")
+        self.scale = above_zero("scale", scale)
+        self.smooth = _checked("smooth", smooth, lambda it: 0 < it <= 1, "above 0 and at most 1")
+        self.min_rate = above_zero("min_rate", min_rate)
+        self.burst = _checked("burst", burst, lambda it: it >= 1, "at least 1, or no call would get through")
+        self.measure_every = _checked(
+            "measure_every", measure_every, lambda it: it >= 0.001, "at least 0.001 seconds", seconds
+        )
+        self.headroom = _checked("headroom", headroom, lambda it: it > 1, "above 1, or no rate would grow")
         self._sleep = optional(some_function)("sleep", sleep)
         self.active = False
-        """Whether calls are held back: since the first throttling response."""
+        """Whether the rate is limited: since the first throttling response."""
         self._seen: float | None = None
         self._doubt: float | None = None
         self._meter: Meter = 0.0, 0, 0.0
         self._curve: Curve = 0.0, 0.0
         self._bucket: Bucket = self.min_rate, 0.0, 0.0
 
-    # What it can be asked
-
     @property
     def rate(self) -> float | None:
-        """Calls per second that are allowed now; ``None`` while not active."""
+        """The allowed calls per second; ``None`` while not active."""
         return self._bucket[0] if self.active else None
 
     @property
     def measured_rate(self) -> float:
-        """Answers per second that have come lately."""
+        """The smoothed number of responses per second."""
         return self._meter[2]
 
     @property
+    def at_rest(self) -> bool:
+        """Whether there was no throttling response yet, so that a registry may evict it."""
+        return not self.active
+
+    @property
     def retry_after(self) -> float:
-        """What `acquire` would give now. Nothing is taken."""
+        """What `acquire` would return now. Takes nothing."""
         now = self._now()
         with self._lock:
             return self._missing(self._steady(now))[0]
 
     def acquire(self) -> float:
-        """0.0 if a call may be sent now; otherwise the seconds to wait before asking again.
+        """Take a token and return 0.0, or return the seconds to wait before asking again.
 
-        Never waits. What it allows is taken, what it refuses takes nothing; all who are refused at one
-        instant are given the same wait, and whoever asks first after it goes first.
+        Never sleeps. If it returns a wait, nothing was taken. Callers who ask at the same moment get the
+        same wait; the first one to ask after it goes first.
         """
         if not self.active and self._seen is not None:
             return 0.0
@@ -190,25 +188,16 @@ class AdaptiveThrottle(Gate):
                 self._bucket = self._bucket[0], max(0.0, tokens - 1.0), now
         return wait
 
-    # What came back
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether it was never told to slow down."""
-        return not self.active
-
     def success(self) -> None:
-        """An answer that was no complaint: the rate moves on along its curve."""
-        self._answered(False)
+        """Report a response that does not throttle: the rate moves on along its curve."""
+        self._report(False)
 
     def throttled(self) -> None:
-        """The server says that calls come too fast: the rate falls."""
-        self._answered(True)
+        """Report a throttling response: the rate falls."""
+        self._report(True)
 
     def failure(self, error: object) -> None:
-        """An error, or a response: `throttled` if it says so, otherwise as a success.
-
-        A server that is down, or says that the request is wrong, does not say that calls come too fast.
+        """Report an error or a response: `throttled` if it says that calls come too fast, else `success`.
 
         >>> throttle = AdaptiveThrottle()
         >>> throttle.failure(TimeoutError()), throttle.active
@@ -216,46 +205,48 @@ class AdaptiveThrottle(Gate):
         >>> throttle.failure((429, {}, b"")), throttle.active
         (None, True)
         """
-        self._answered(type(error) not in _PLAIN and verdict(error).cause is Cause.rate_limited)
+        self._report(type(error) not in _PLAIN and verdict(error).cause is Cause.rate_limited)
 
-    # The state. Time is an argument, and the caller holds the lock.
-
-    def _answered(self, complaint: bool) -> None:
+    def _report(self, throttled: bool) -> None:
+        """Count a response, and set the rate."""
         now = self._now()
         with self._lock:
-            self._move(self._steady(now), complaint)
+            now = self._steady(now)
+            self._meter = measure(self._meter, now, self.measure_every, self.smooth)
+            measured = self._meter[2]
+            if throttled:
+                # The rate before it falls is the one to come back to.
+                peak = min(measured, self._bucket[0]) if self.active else measured
+                self._curve = peak, now
+            peak, since = self._curve
+            wanted = peak * self.beta if throttled else cubic(now - since, peak, self.beta, self.scale)
+            # In this order, so that a curve that is NaN is above the others.
+            rate = max(self.min_rate, min(HIGHEST, self.headroom * measured, wanted))
+            self._bucket = rate, min(self._saved(now), max(self.burst, rate)), now
+            self.active = self.active or throttled
 
-    def _move(self, now: float, complaint: bool) -> None:
-        self._meter = measure(self._meter, now, self.measure_every, self.smooth)
-        measured = self._meter[2]
-        if complaint:
-            # The rate before it falls is the one to come back to.
-            peak = min(measured, self._bucket[0]) if self.active else measured
-            self._curve = peak, now
-        peak, since = self._curve
-        wanted = peak * self.beta if complaint else cubic(now - since, peak, self.beta, self.scale)
-        # In this order, so that a curve that is no number is above the others.
-        rate = max(self.min_rate, min(HIGHEST, self.headroom * measured, wanted))
-        self._bucket = rate, min(self._saved(now), max(self.burst, rate)), now
-        self.active = self.active or complaint
+    # The caller of these holds the lock.
 
     def _missing(self, now: float) -> tuple[float, float]:
-        """Seconds until there is a token, and the tokens that there are."""
+        """Return the seconds until there is a token, and the tokens that there are."""
         if not self.active:
             return 0.0, 0.0
         tokens = self._saved(now)
         wait = (1.0 - tokens) / self._bucket[0]
-        # Also a wait that the clock is too coarse to see the end of is none.
+        # A wait that the clock is too coarse to show the end of counts as none, too.
         if wait < NOTHING or now + wait <= now:
             return 0.0, tokens
         return min(wait, LONGEST), tokens
 
     def _saved(self, now: float) -> float:
-        # Nothing before the first complaint, which would else be answered by a burst.
-        return filled(self._bucket, now, self.burst) if self.active else 0.0
+        """Return the tokens by now: at most those of one second, or ``burst`` if that is more."""
+        if not self.active:
+            return 0.0  # or the first throttling response would be followed by a burst
+        rate, tokens, at = self._bucket
+        return min(max(self.burst, rate), tokens + (now - at) * rate)
 
     def _steady(self, now: float) -> float:
-        """Time as it passes here: it may stand still, but goes back only where the clock was set back."""
+        """Return a time that may stand still, and goes back only if the clock was set back."""
         seen = self._seen
         if not -INF < now < INF:
             now = 0.0 if seen is None else seen
@@ -264,7 +255,7 @@ class AdaptiveThrottle(Gate):
         elif seen - now <= DISORDER:
             self._doubt = None
         elif self._doubt is None:
-            # Perhaps of a thread that was held up with this reading in its hand: the next one will tell.
+            # Perhaps a thread was suspended after it had read the clock: the next reading will tell.
             self._doubt = now
         else:
             seen = self._begin(self._doubt, seen, seen - self._curve[1])
@@ -272,7 +263,7 @@ class AdaptiveThrottle(Gate):
         return now
 
     def _begin(self, now: float, before: float, elapsed: float) -> float:
-        """Goes on by a clock that shows ``now``, as it would have at ``before``."""
+        """Go on at ``now`` of a clock that was set back, as at ``before`` of the old time."""
         self._bucket = self._bucket[0], self._saved(before), now
         self._curve = self._curve[0], now - elapsed
         self._meter = now // self.measure_every, 0, self._meter[2]
@@ -281,71 +272,38 @@ class AdaptiveThrottle(Gate):
 
     # As a gate
 
-    def __call__(self, function: F, /) -> F:
-        """Decorates a function, sync or async: a call waits for its turn, and its result is looked at."""
-        guarded: Any = super().__call__(function)  # refuses what cannot be guarded
-        decorated: F = look_like((_async_way if is_async(guarded) else _sync_way)(self, function), function)
-        return decorated
-
     def _enter(self) -> None:
+        """Wait for a token. In sync code this blocks the thread."""
         while wait := self.acquire():
-            self._pause(min(wait, ASK_AGAIN))
+            self._pause(min(wait, self.ask_again))
 
     async def _aenter(self) -> None:
+        """Wait for a token in a task."""
         while wait := self.acquire():
-            outcome = (sleep_of(self._sleep) or _loops.sleep)(min(wait, ASK_AGAIN))
+            outcome = (sleep_of(self._sleep) or _loops.sleep)(min(wait, self.ask_again))
             if hasattr(outcome, "__await__"):
                 await outcome
 
-    def _leave(self, ticket: Any, error: BaseException | None) -> None:
+    def _leave(self, ticket: Any, error: BaseException | None, result: Any = None) -> None:
+        """Report the result or the error of a call."""
         if error is None:
-            self.success()
+            self.failure(result)  # many clients return a 429 and raise nothing
         elif isinstance(error, Exception):  # an interrupt says nothing about the server
             self.failure(error)
 
     def _pause(self, wait: float) -> None:
+        """Sleep, by the ``sleep`` of the throttle, of a test, or of the platform."""
         sleep = sleep_of(self._sleep)
         if sleep is None:
             if _loops.in_event_loop():
-                report(self, f"{self.name} blocks all tasks of an event loop by a sync wait: use it async")
+                warn_once(self, f"{self.name} blocks all tasks of an event loop by a sync wait: use it async")
             sleep = real_sleep
         outcome = sleep(wait)
         if type(outcome) is CoroutineType:
             outcome.close()
-            report(sleep, "sleep is async, which a sync call cannot await; time.sleep stands in")
+            warn_once(sleep, "sleep is async, which a sync call cannot await; time.sleep is used instead")
             real_sleep(wait)
 
     def __repr__(self) -> str:
         rate = self.rate
         return f"<{self.name}: {'not active' if rate is None else f'{rate:.3g} calls/s'}>"
-
-
-# The wrappers of a gate, with a look at the result: many clients return a 429 and raise nothing.
-
-
-def _sync_way(throttle: AdaptiveThrottle, function: Any) -> Any:
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        throttle._enter()
-        try:
-            result = function(*args, **kwargs)
-        except Exception as error:
-            throttle.failure(error)
-            raise
-        throttle.failure(result)
-        return result
-
-    return wrapper
-
-
-def _async_way(throttle: AdaptiveThrottle, function: Any) -> Any:
-    async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        await throttle._aenter()
-        try:
-            result = await function(*args, **kwargs)
-        except Exception as error:
-            throttle.failure(error)
-            raise
-        throttle.failure(result)
-        return result
-
-    return wrapper

@@ -1,3 +1,3 @@
-"""Tests of environments need what only those have: they are run by name, by .ci/environments."""
+"""Tests in this folder need special environments: .ci/environments and .ci/interpreters run them by name."""
 
 collect_ignore_glob = ["*"]

@@ -1,22 +1,20 @@
-"""A plugin of pytest: tests that make no sense in an environment are skipped there, and the run says why.
+"""A pytest plugin that skips tests which make no sense in an environment, with the reason.
 
-The environment is named by the variable ``REDOUBLE_ENVIRONMENT``. A name that no test has is an error, so that the
-tables stay true: ``test_x.py`` is a whole file, which is not even imported; ``test_x.py::test_y`` a test.
+The variable ``REDOUBLE_ENVIRONMENT`` names the environment. In the tables, ``unit/test_x.py`` is a whole file, which is
+not imported, and ``unit/test_x.py::test_y`` is one test. A name without a test is an error.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from left_out_tables import LEFT_OUT
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 ENVIRONMENT = os.environ["REDOUBLE_ENVIRONMENT"]
 HERE = LEFT_OUT[ENVIRONMENT]
+TESTS = Path(__file__).resolve().parents[1]
 
 
 def pytest_report_header() -> list[str]:
@@ -25,7 +23,8 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    return True if collection_path.name in HERE else None
+    files = [name for name in HERE if "::" not in name]
+    return True if any(collection_path == TESTS / name for name in files) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,5 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if name in HERE:
                 missed.discard(name)
                 item.add_marker(pytest.mark.skip(reason=HERE[name]))
-    if gone := sorted(name for name in missed if name.partition("::")[0] in seen):
-        raise pytest.UsageError(f"left_out_tables.py names tests that are not there: {', '.join(gone)}")
+    gone = sorted(name for name in missed if name.partition("::")[0] in seen)
+    gone += [name for name in HERE if not (TESTS / name.partition("::")[0]).is_file()]
+    if gone:
+        raise pytest.UsageError(f"left_out_tables.py names tests that do not exist: {', '.join(gone)}")

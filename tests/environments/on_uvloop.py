@@ -1,4 +1,4 @@
-"""A plugin of pytest: every loop that asyncio makes by itself is one of uvloop's."""
+"""A pytest plugin that makes asyncio use uvloop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ asyncio.events.new_event_loop = asyncio.new_event_loop = uvloop.new_event_loop
 
 
 def pytest_report_header() -> str:
-    """Seen at the head of the run: whose loops they are."""
+    """Name the class of the event loops."""
 
     async def loop() -> str:
         return type(asyncio.get_running_loop()).__module__

@@ -1,6 +1,6 @@
-"""A plugin of pytest for interpreters without sockets, threads and processes: Python in WebAssembly.
+"""A pytest plugin for Python in WebAssembly, which has no sockets, threads or processes.
 
-asyncio gets a loop that only knows timers, and a test that starts a thread or a process is skipped.
+asyncio gets an event loop with timers only, and tests that start a thread or a process are skipped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class NoSelector:
-    """Nothing can be ready but timers: waits as long as it is told."""
+    """A selector without sockets, which waits for the given time."""
 
     def select(self, timeout: float | None) -> list[Any]:
         if timeout is None:
@@ -26,21 +26,21 @@ class NoSelector:
         return []
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class SocketlessLoop(asyncio.BaseEventLoop):
-    """An event loop with timers and callbacks, and nothing to be woken by."""
+    """An event loop with timers and callbacks only."""
 
     def __init__(self) -> None:
         super().__init__()
         self._selector = NoSelector()
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
+        """Do nothing: there are no events."""
 
     def _write_to_self(self) -> None:
-        """There is only one thread."""
+        """Do nothing: there is only one thread."""
 
 
 # Now, before a conftest asks for a loop to build on. The one of the browser says that it runs, all the time.
@@ -55,7 +55,7 @@ MISSING = {
 
 
 def reason_to_skip(error: BaseException) -> str | None:
-    """What this interpreter has none of, where a test has asked for it."""
+    """Return why a test that failed with this error is skipped, or ``None``."""
     text = error.strerror if isinstance(error, OSError) else str(error)
     return MISSING.get(text or "")
 

@@ -1,6 +1,6 @@
-"""Threads that run at the same time for real: what no lock around the interpreter protects.
+"""Shared objects on a free-threaded CPython, whose threads run in parallel.
 
-Run by .ci/interpreters on a free-threaded build, together with the suite's own tests of threads.
+.ci/interpreters runs this on a free-threaded build, together with the suite's tests of threads.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import pytest
 
 from conftest import watchdog
 from redouble import Policy, current_attempt, retry
-from redouble._latencies import Latencies
 from redouble.backoff import fixed
 from redouble.breaker import CircuitBreaker
 from redouble.budget import RatioBudget, TokenBudget
 from redouble.bulkhead import Bulkhead
 from redouble.events import Recovered
-from redouble.hedging import hedge, quantile
+from redouble.hedging import Latencies, hedge, quantile
 from redouble.metrics import Counters
 from redouble.registry import Registry
 from redouble.testing import scripted
@@ -28,8 +27,8 @@ from redouble.throttle import AdaptiveThrottle
 THREADS = 8
 
 
-def in_threads(*bodies, seconds=0.3):
-    """Runs each body again and again, all at the same time; an error in one comes out here."""
+def repeat_in_threads(*bodies, seconds=0.3):
+    """Call each body repeatedly in its own thread for some time; raise the first error."""
     began, errors = threading.Barrier(len(bodies)), []
 
     def run(body):
@@ -63,7 +62,7 @@ def test_latencies_are_read_while_others_are_added():
     def read():
         assert latencies.delay() == 2.0
 
-    in_threads(*[lambda: latencies.add(2.0)] * 4, *[read] * 4)
+    repeat_in_threads(*[lambda: latencies.add(2.0)] * 4, *[read] * 4)
     assert len(latencies._last) == 100
 
 
@@ -74,7 +73,7 @@ def test_calls_are_counted_while_others_are_added():
         calls, failures = breaker.counted
         assert 0 <= failures <= calls <= 1000
 
-    in_threads(*[breaker.success] * 4, breaker.failure, *[read] * 3)
+    repeat_in_threads(*[breaker.success] * 4, breaker.failure, *[read] * 3)
 
 
 @pytest.mark.parametrize("fields", [{"window": 1e6}, {"last_calls": 10**6}], ids=["time", "count"])
@@ -86,7 +85,7 @@ def test_no_call_is_lost_or_counted_twice(fields):
         with breaker:
             calls[number] += 1
 
-    in_threads(*[lambda number=number: call(number) for number in range(THREADS)])
+    repeat_in_threads(*[lambda number=number: call(number) for number in range(THREADS)])
     assert breaker.counted == (sum(calls), 0)
 
 
@@ -97,13 +96,13 @@ def test_tokens_are_neither_made_nor_lost():
         if budget.acquire():
             budget.success()
 
-    in_threads(*[take_and_give_back] * THREADS)
+    repeat_in_threads(*[take_and_give_back] * THREADS)
     assert budget.tokens == 1000
 
 
 def test_a_ratio_counts_while_it_turns():
     budget = RatioBudget(ratio=0.1, floor_per_second=1, window=0.01)
-    in_threads(*[budget.success] * 4, *[budget.acquire] * 4)
+    repeat_in_threads(*[budget.success] * 4, *[budget.acquire] * 4)
 
 
 def test_a_bulkhead_is_never_fuller_than_it_may_be():
@@ -116,7 +115,7 @@ def test_a_bulkhead_is_never_fuller_than_it_may_be():
             inside.pop()
             bulkhead.release()
 
-    in_threads(*[enter] * THREADS)
+    repeat_in_threads(*[enter] * THREADS)
     assert bulkhead.at_rest
 
 
@@ -129,12 +128,14 @@ def test_one_key_has_one_guard():
         key = next(turns) % 40
         assert guards.setdefault(key, registry[key]) is registry[key]
 
-    in_threads(*[look] * THREADS)
+    repeat_in_threads(*[look] * THREADS)
 
 
 def test_a_throttle_counts_every_answer():
     throttle = AdaptiveThrottle()
-    in_threads(*[throttle.success] * 3, *[throttle.throttled] * 3, throttle.acquire, lambda: repr(throttle))
+    repeat_in_threads(
+        *[throttle.success] * 3, *[throttle.throttled] * 3, throttle.acquire, lambda: repr(throttle)
+    )
 
 
 def test_one_policy_is_shared_and_each_call_has_its_own_attempts():
@@ -145,7 +146,7 @@ def test_one_policy_is_shared_and_each_call_has_its_own_attempts():
         assert policy.replace(listeners=[counters]).call(scripted(OSError("lost"), OSError("lost"), 7)) == 7
         made[number] += 1
 
-    in_threads(*[lambda number=number: call(number) for number in range(THREADS)])
+    repeat_in_threads(*[lambda number=number: call(number) for number in range(THREADS)])
     assert sum(made) > THREADS
 
 
@@ -162,7 +163,7 @@ def test_events_of_all_threads_arrive():
         assert current_attempt().number == 2
         made[number] += 1
 
-    in_threads(*[lambda number=number: fetch(number, []) for number in range(THREADS)])
+    repeat_in_threads(*[lambda number=number: fetch(number, []) for number in range(THREADS)])
     assert sum(isinstance(event, Recovered) for event in told) == sum(made)
 
 
@@ -172,11 +173,11 @@ def test_hedged_calls_of_many_threads_share_what_they_learn():
     def call():
         assert fetch() == "page"
 
-    in_threads(*[call] * THREADS)
+    repeat_in_threads(*[call] * THREADS)
 
 
 def test_functions_are_decorated_while_others_are_called():
     def decorate():
         assert retry(base=0.0, backoff=fixed)(scripted(TimeoutError(), 1))() == 1
 
-    in_threads(*[decorate] * THREADS)
+    repeat_in_threads(*[decorate] * THREADS)

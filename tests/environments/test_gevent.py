@@ -1,6 +1,6 @@
-"""Under gevent, with the standard library patched: waits, queues and races of greenlets give way to each other.
+"""Under gevent, with the standard library patched: waits, queues and races do not block other greenlets.
 
-Run by .ci/environments, in an interpreter that was patched before anything else was imported.
+.ci/environments runs this in an interpreter that is patched before anything else is imported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from redouble.backoff import fixed
 from redouble.breaker import CircuitBreaker
 from redouble.budget import TokenBudget
 from redouble.bulkhead import Bulkhead
-from redouble.deadletter import DeadLetters
+from redouble.dead_letters import DeadLetters
 from redouble.errors import CircuitOpen
 from redouble.hedging import hedge
 from redouble.testing import no_waits, scripted
@@ -30,15 +30,15 @@ from redouble.throttle import AdaptiveThrottle
 
 
 @pytest.fixture(autouse=True)
-def whoever_blocks_the_hub_is_ended():
-    """A wait that does not give way waits for ever: nobody else runs."""
+def no_blocked_hub():
+    """Fail a test that blocks the hub: it would wait for ever."""
     assert monkey.is_module_patched("threading")
     with watchdog(20):
         yield
 
 
 def all_of(*greenlets):
-    """Runs greenlets to their end; an error in one comes out here."""
+    """Run greenlets to their end; raise the first error."""
     gevent.joinall(greenlets, raise_error=True)
     return [greenlet.value for greenlet in greenlets]
 

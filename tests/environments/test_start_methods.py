@@ -1,6 +1,6 @@
-"""Policies, budgets and dead letters in processes, however those are started.
+"""Policies, budgets and dead letters in processes, with each start method.
 
-Run by .ci/environments: a process that is spawned takes its time.
+.ci/environments runs this: starting processes by spawn is slow.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from redouble import Policy, ResultRejected, retry
 from redouble.breaker import CircuitBreaker
-from redouble.deadletter import DeadLetters
+from redouble.dead_letters import DeadLetters
 from redouble.shared import FileBudget
 from redouble.testing import no_waits, scripted
 
@@ -25,7 +25,7 @@ def pool(method, workers=1):
 
 
 def calls_until(policy, good):
-    """How many calls a policy makes in this process until the result is good; and which process this is."""
+    """Return the number of calls that a policy makes in this process until it succeeds, and the process id."""
     calls = iter(range(1, 100))
     with no_waits():
         return policy.replace(until=lambda number: number == good).call(lambda: next(calls)), os.getpid()
@@ -96,7 +96,7 @@ def test_processes_write_their_dead_letters_to_one_file(method, tmp_path):
 
 
 def inherited(breaker, answers):
-    """In a child: what a guard of the parent knows, and whether its lock is free."""
+    """Return, in a child process, the state of a guard of the parent, and whether its lock is free."""
     with breaker:
         answers.put(breaker.counted)
 

@@ -1,6 +1,6 @@
-"""On uvloop, with real time: waits, limits, cancellation and races. The suite itself runs there as well.
+"""Waits, limits, cancellation and races on uvloop, in real time. The suite runs on uvloop as well.
 
-Run by .ci/environments, with the plugin ``on_uvloop``.
+.ci/environments runs this with the plugin ``on_uvloop``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The servers that real clients fail against. Each is started when a test first asks for it, or skipped if missing."""
+"""Servers for the clients. Each is started when a test first uses it; if it is not installed, the test is skipped."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
-    """The HTTP server, which is a thread of the tests."""
+    """The HTTP server, in a thread of this process."""
     with Web(tmp_path_factory.mktemp("web")) as web:
         yield web
 
 
 @pytest.fixture(scope="session")
 def secure_web(web: Web) -> Web:
-    """The same, where its TLS port is needed."""
+    """The HTTP server, if its TLS port can be used."""
     if shutil.which("openssl") is None:
         pytest.skip(f"openssl is not installed: no certificate, so no test of TLS ran ({INSTALL})")
     return web
@@ -106,7 +106,7 @@ def mariadb() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[Server]:
-    """Redis, which keeps nothing."""
+    """Redis, without persistence."""
     redis = program("redis-server", "Redis")
     with home() as (_, account):
 
@@ -164,12 +164,12 @@ _STALLS = pytest.StashKey[dict[str, float]]()
 
 @pytest.fixture(scope="session")
 def stalls(request: pytest.FixtureRequest) -> dict[str, float]:
-    """What was injected, and the longest that a call was held up by it; shown when all tests are over."""
+    """The longest stall of a call by injected fault; printed at the end."""
     return request.config.stash.setdefault(_STALLS, {})
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Prints the longest stall of each fault."""
+    """Print the longest stall of each fault."""
     found = config.stash.get(_STALLS, {})
     if found:
         terminalreporter.section("longest stall of a call by the fault of a store")

@@ -1,4 +1,4 @@
-"""Real servers as child processes: on a free loopback port, in a folder of their own, gone afterwards."""
+"""Run real servers as child processes, each on a free loopback port, with a temporary folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Server:
 
 
 def program(name: str, product: str, *folders: str) -> str:
-    """The path of a server's program, or a skip that says what is left out."""
+    """Return the path of a server's program; skip the test if it is not installed."""
     # Debian keeps servers where only root's PATH looks, and PostgreSQL by version: the newest one counts.
     places = [str(place) for folder in folders for place in sorted(Path("/").glob(folder), reverse=True)]
     path = shutil.which(
@@ -46,7 +46,7 @@ def program(name: str, product: str, *folders: str) -> str:
 
 
 def until(ready: Callable[[], Any], what: str, within: float = STARTS_WITHIN) -> Any:
-    """Asks again and again until the answer is true, and gives it; fails if that takes too long."""
+    """Poll until the result is true, and return it; fail if that takes too long."""
     end = time.monotonic() + within
     while not (answer := ready()):
         if time.monotonic() > end:
@@ -57,9 +57,9 @@ def until(ready: Callable[[], Any], what: str, within: float = STARTS_WITHIN) ->
 
 @contextmanager
 def home(*owners: str) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """A temporary folder, and how to run a process that owns it.
+    """Make a temporary folder; yield it and the arguments to run a process that owns it.
 
-    Database servers refuse to run as root. Root gives the folder to the first of the owners that exists.
+    Database servers refuse to run as root: root gives the folder to the first of the owners that exists.
     """
     folder = Path(tempfile.mkdtemp(prefix="redouble-"))
     account: dict[str, Any] = {"cwd": folder, "stdin": subprocess.DEVNULL}
@@ -77,7 +77,7 @@ def home(*owners: str) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def prepare(command: list[str], account: dict[str, Any]) -> None:
-    """Runs a set-up command to its end."""
+    """Run a set-up command."""
     done = subprocess.run(command, check=False, capture_output=True, text=True, **account)
     if done.returncode:
         pytest.fail(f"{command[0]} failed:\n{done.stdout}{done.stderr}")
@@ -90,7 +90,7 @@ def serving(
     answers: Callable[[int], bool],
     stop: signal.Signals = signal.SIGTERM,
 ) -> Iterator[Server]:
-    """Runs a server until the block ends. ``command`` and ``answers`` are given the port."""
+    """Run a server until the block ends. ``command`` and ``answers`` are called with the port."""
     log = Path(account["cwd"]) / "server.log"
     port = free_port()
     with log.open("wb") as output:
@@ -114,7 +114,7 @@ def serving(
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
@@ -122,6 +122,6 @@ def free_port() -> int:
 
 
 def listening(port: int) -> bool:
-    """Whether anybody accepts connections."""
+    """Return whether a port accepts connections."""
     with socket.socket() as sock:
         return sock.connect_ex(("127.0.0.1", port)) == 0

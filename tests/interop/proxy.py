@@ -1,9 +1,9 @@
-"""A proxy on loopback that loses answers: the server has done what it was asked, and its client never learns it.
+"""A proxy on loopback that drops responses: the server has processed a request, and the client gets no response.
 
 with Proxy(redis_server.port, losing=b"INCR") as proxy:
     client = redis.Redis(port=proxy.port)
     client.incr("key")          # ConnectionError; the key is 1
-    client.incr("key")          # 2: one answer is lost, unless more are asked for
+    client.incr("key")          # 2: one response is dropped, unless `times` says more
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import threading
 
 
 class Proxy:
-    """Forwards connections to a port.
+    """Forward connections to a port.
 
-    After the client has sent ``losing``, the server's next answer is thrown away and the connection closed.
-    This happens ``times`` times.
+    After the client has sent ``losing``, the server's next response is dropped and the connection closed.
+        This happens ``times`` times.
     """
 
     def __init__(self, target: int, losing: bytes, times: int = 1) -> None:

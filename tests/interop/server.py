@@ -1,13 +1,13 @@
-"""An HTTP(S) server on loopback that fails to order.
+"""An HTTP(S) server on loopback that fails as a test asks for.
 
     with Web(folder) as web:
         page = web.page(status(503, ("Retry-After", "2")), status(200))
         requests.get(page.url)      # 503
-        requests.get(page.url)      # 200, and so on: the last answer is given for ever
+        requests.get(page.url)      # 200, and so on: the last answer is repeated
         page.seen                   # the requests that came
 
-An answer is a function of the connection, called when the whole request has been read; afterwards the
-connection is closed. Whatever comes after the page in the path is ignored, so ``page.url`` is also a base URL.
+An answer is a function of the connection, called when the whole request has been read; afterwards the connection is
+closed. The rest of the path after the page is ignored, so ``page.url`` is also a base URL.
 """
 
 from __future__ import annotations
@@ -36,38 +36,38 @@ if TYPE_CHECKING:
 
 
 def status(code: int, *headers: Header, body: bytes = b'{"error": {"message": "by order"}}') -> Answer:
-    """A whole response; header values may be bytes, to be sent as they are."""
+    """Answer with a whole response; header values that are bytes are sent as they are."""
     return lambda conn: conn.sendall(_head(code, *headers, length=len(body)) + body)
 
 
 def truncated(conn: socket.socket) -> None:
-    """Promises a longer body than it sends."""
+    """Send a shorter body than Content-Length says."""
     conn.sendall(_head(200, length=100) + b'{"half":')
 
 
 def stalled_body(conn: socket.socket) -> None:
-    """Sends half a body, then nothing until the client has had enough."""
+    """Send half a body, then nothing until the client closes the connection."""
     truncated(conn)
     stall(conn)
 
 
 def stall(conn: socket.socket) -> None:
-    """Says nothing until the client has had enough."""
+    """Send nothing until the client closes the connection."""
     while conn.recv(65536):
         pass
 
 
 def reset(conn: socket.socket) -> None:
-    """Ends the connection with a TCP reset."""
+    """End the connection with a TCP reset."""
     conn.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def hang_up(conn: socket.socket) -> None:
-    """Ends the connection in order, with no response."""
+    """Close the connection without a response."""
 
 
 def garbage(conn: socket.socket) -> None:
-    """Answers in no HTTP at all."""
+    """Send bytes that are not HTTP."""
     conn.sendall(b"ceci n'est pas une response\r\n\r\n")
 
 
@@ -88,7 +88,7 @@ def _head(code: int, *headers: Header, length: int) -> bytes:
 
 @dataclass
 class Request:
-    """One request as it came."""
+    """One received request."""
 
     method: str
     path: str
@@ -98,7 +98,7 @@ class Request:
 
 @dataclass
 class Page:
-    """One address with the answers it gives, in order."""
+    """One address with its answers, in order."""
 
     url: str
     answers: tuple[Answer, ...]
@@ -110,7 +110,7 @@ class Page:
 
 
 class Web:
-    """The server: one plain port, one TLS port with a certificate that nobody trusts, and two dead ends."""
+    """The server: a plain port, a TLS port with an untrusted certificate, a refused port and a port that never accepts."""
 
     def __init__(self, folder: Path) -> None:
         self._pages: dict[str, Page] = {}
@@ -133,11 +133,11 @@ class Web:
             _close(sock)
 
     def page(self, *answers: Answer) -> Page:
-        """A new address that gives these answers, and the last of them for ever."""
+        """Return a new address with these answers; the last one is repeated."""
         return self._page("http", self._plain, answers)
 
     def secure_page(self, *answers: Answer) -> Page:
-        """The same behind a self-signed certificate, which openssl makes when first asked for."""
+        """Return a new address on the TLS port, whose certificate is made on first use."""
         return self._page("https", self.secure_port, answers)
 
     @property
@@ -153,7 +153,7 @@ class Web:
         return f"http://127.0.0.1:{self.closed_port}"
 
     def full_url(self) -> str:
-        """Where a connection attempt is never answered: the queue of the listener is full (on Linux)."""
+        """An address where connecting times out: the queue of the listener is full (on Linux)."""
         listener = self._bound()
         listener.listen(0)
         for _ in range(4):
@@ -243,7 +243,7 @@ def _close(sock: socket.socket) -> None:
 
 
 def self_signed(folder: Path) -> tuple[Path, Path]:
-    """A certificate for loopback and its key, made by the ``openssl`` command."""
+    """Make a certificate for loopback and its key with the ``openssl`` command."""
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",

@@ -1,4 +1,4 @@
-"""What the interoperability tests share: how they say what they expect, and how they get at an error."""
+"""Helpers of the interoperability tests: expected verdicts, and the error of a call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Judged(NamedTuple):
-    """A verdict without its reason, whose words are free to change."""
+    """A verdict without its reason, whose text may change."""
 
     retryable: bool
     unprocessed: bool
@@ -27,35 +27,35 @@ class Judged(NamedTuple):
 
 
 def judged(failure: object) -> Judged:
-    """What redouble says about a failure."""
+    """Return redouble's verdict on a failure."""
     found = verdict(failure)
     return Judged(found.retryable, found.unprocessed, found.cause, found.status, found.retry_after)
 
 
 def permanent(cause: str = "permanent", status: int | None = None) -> Judged:
-    """It would fail again."""
+    """Expect: not retryable."""
     return Judged(False, False, Cause(cause), status, None)
 
 
 def transient(cause: str, status: int | None = None, retry_after: Any = None) -> Judged:
-    """It may pass, but nobody knows what the attempt has done."""
+    """Expect: retryable, and the request may have been processed."""
     return Judged(True, False, Cause(cause), status, retry_after)
 
 
 def unprocessed(cause: str, status: int | None = None, retry_after: Any = None) -> Judged:
-    """It may pass, and the attempt certainly had no effect."""
+    """Expect: retryable, and the request was certainly not processed."""
     return Judged(True, True, Cause(cause), status, retry_after)
 
 
 def error_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Exception:
-    """The error that a call raises."""
+    """Return the error that a call raises."""
     with pytest.raises(Exception) as caught:
         function(*args, **kwargs)
     return caught.value
 
 
 def error_in(coroutine: Awaitable[Any]) -> Exception:
-    """The error that a coroutine raises, on an event loop of its own."""
+    """Return the error that a coroutine raises on a new event loop."""
 
     async def main() -> Any:
         return await coroutine
@@ -65,7 +65,7 @@ def error_in(coroutine: Awaitable[Any]) -> Exception:
 
 @contextmanager
 def running(function: Callable[[], Any]) -> Iterator[list[Exception]]:
-    """Runs a function in a thread beside the block; gives what it raised, complete once the block is left."""
+    """Run a function in a thread beside the block; yield the list of its errors, complete after the block."""
     errors: list[Exception] = []
 
     def body() -> None:
@@ -84,12 +84,12 @@ def running(function: Callable[[], Any]) -> Iterator[list[Exception]]:
 
 
 def installed(names: Iterable[str]) -> list[str]:
-    """Those of some clients whose library is there; ``httpx-async`` is a client of httpx."""
+    """Return the clients whose library is installed; ``httpx-async`` is a client of httpx."""
     return [name for name in names if importlib.util.find_spec(name.partition("-")[0]) is not None]
 
 
 def each(fixture: str, *names: str) -> Any:
-    """Runs a test with each of these clients that is installed."""
+    """Parametrize a test with the clients that are installed."""
     found: list[Any] = list(installed(names))
     if not found:
         reason = f"not installed: {', '.join(names)}; the extra 'interop' is needed"
@@ -98,6 +98,6 @@ def each(fixture: str, *names: str) -> Any:
 
 
 def left_out(name: str) -> None:
-    """Skips the test, once for all, if the library of a client is missing."""
+    """Skip the test if the library of a client is not installed."""
     if not installed([name]):
         pytest.skip(f"{name} is not installed: its tests were left out, the extra 'interop' is needed")

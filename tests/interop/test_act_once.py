@@ -1,7 +1,7 @@
-"""A POST is not sent twice: real clients against a server that hangs, drops the connection, or answers 500.
+"""A POST is not sent twice: real clients and a server that hangs, drops the connection, or responds with 500.
 
-Each test counts the requests that reached the server. A client here sends one request; what it raises or returns
-is what redouble has to judge.
+Each test counts the requests that reach the server. A client sends one request; redouble classifies what it raises or
+returns.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ DROPS = [stall, hang_up, reset]
 
 
 def calls(web: Web, function: Callable[..., Any], method: str, answer: Any, **options: Any) -> int:
-    """How many requests a retried call sends to a page that answers so."""
+    """Return how many requests a retried call sends to a page with these answers."""
     page = web.page(answer)
     policy = {"attempts": 2, **options.pop("policy", {})}
     options.setdefault("timeout", SHORT)

@@ -1,6 +1,6 @@
-"""Commands and messages act once though an answer is lost: Redis, mail, RabbitMQ, as the how-to pages show them.
+"""Commands and messages act once although a response is lost: Redis, mail, RabbitMQ, as in the how-to pages.
 
-A proxy throws the server's answer away and closes the connection, so the server has acted and the client does not know.
+A proxy drops the server's response and closes the connection: the server has acted, and the client does not know it.
 The functions under test are those of the pages themselves.
 """
 
@@ -19,14 +19,14 @@ from interop.proxy import Proxy
 from interop.support import left_out
 from redouble import retry
 from redouble.testing import no_waits
-from test_docs import DOCS, blocks
+from support.pages import DOCS, blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
 def from_page(name: str, function: str) -> dict[str, Any]:
-    """Runs the block of a how-to page that defines a function, and gives what it defines."""
+    """Run the block of a how-to page that defines a function; return the function."""
     page = DOCS / "how-to" / f"{name}.md"
     block = next(block for block in blocks(page) if f"def {function}(" in block.text)
     found: dict[str, Any] = {}
@@ -39,7 +39,7 @@ def from_page(name: str, function: str) -> dict[str, Any]:
 
 @pytest.fixture
 def counted(redis_server: Server) -> Iterator[Any]:
-    """A client of an empty Redis, past the proxy."""
+    """A client of an empty Redis, without the proxy."""
     left_out("redis")
     import redis
 
@@ -65,7 +65,7 @@ def async_client_of(proxy: Proxy) -> Any:
 
 
 def note_of(call: Callable[[], Any]) -> str:
-    """The note of the error that a call ends with."""
+    """Return the note of the error that a call raises."""
     import redis
 
     with no_waits(), pytest.raises(redis.ConnectionError) as caught:
@@ -201,7 +201,7 @@ def test_a_command_that_acts_is_sent_once(
 
 
 class Mailbox:
-    """What an SMTP server does with a mail: it keeps it."""
+    """An SMTP handler that keeps the mails."""
 
     def __init__(self) -> None:
         self.kept: list[str] = []
@@ -291,7 +291,7 @@ def test_a_mail_server_that_is_not_there_yet_is_waited_for(mailbox: tuple[Mailbo
 
 @pytest.fixture
 def jobs(rabbitmq: Server) -> Iterator[Callable[[], list[bytes]]]:
-    """What is in the queue ``jobs``, which is emptied by looking."""
+    """Return and remove the messages in the queue ``jobs``."""
     left_out("pika")
     import pika
 

@@ -1,4 +1,4 @@
-"""A POST in another task: what redouble finds when it is cut off, and what to say where it cannot.
+"""A POST in another task: when redouble can see its request, and how to mark it otherwise.
 
 The page is docs/explanation/idempotency.md, "What stays out of sight".
 """
@@ -89,7 +89,7 @@ def on_trio(function: Callable[[str], Awaitable[None]], url: str) -> None:
 
 
 def story(run: Any, function: Callable[[str], Awaitable[None]], url: str, **policy: Any) -> str:
-    """The note of the error that a call ends with."""
+    """Return the note of the error that a call raises."""
     with no_waits(), pytest.raises(Exception) as caught:
         run(retry(**policy)(function), url)
     return caught.value.__notes__[0]

@@ -31,7 +31,7 @@ from botocore.exceptions import (
 
 @pytest.fixture(scope="module")
 def session() -> Any:
-    """Reads no configuration of the machine it runs on."""
+    """A session that ignores the configuration of the machine."""
     session = botocore.session.Session(include_builtin_handlers=True)
     session.set_config_variable("config_file", "/nonexistent/config")
     session.set_config_variable("credentials_file", "/nonexistent/credentials")
@@ -40,7 +40,7 @@ def session() -> Any:
 
 @pytest.fixture
 def service(session: Any) -> Iterator[Callable[..., Any]]:
-    """Makes clients of AWS services that are really at some other address."""
+    """Return a function that makes clients of AWS services at another address."""
     made: list[Any] = []
 
     def client(name: str, url: str, **options: Any) -> Any:
@@ -64,7 +64,7 @@ def service(session: Any) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def get_item(service: Callable[..., Any]) -> Callable[..., Any]:
-    """A call of DynamoDB."""
+    """Call DynamoDB."""
 
     def get(url: str, **options: Any) -> Any:
         return service("dynamodb", url, **options).get_item(TableName="t", Key={"id": {"S": "1"}})
@@ -74,7 +74,7 @@ def get_item(service: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture
 def get_object(service: Callable[..., Any]) -> Callable[..., Any]:
-    """A call of S3, which reads the object to its end."""
+    """Get an object from S3 and read it."""
 
     def get(url: str) -> Any:
         return service("s3", url).get_object(Bucket="bucket", Key="key")["Body"].read()

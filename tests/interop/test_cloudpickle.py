@@ -1,4 +1,4 @@
-"""Decorated local functions and those of ``__main__`` are sent by cloudpickle, as dask, ray and spark do."""
+"""cloudpickle sends decorated local functions and those of ``__main__``, as dask, ray and spark do."""
 
 from __future__ import annotations
 

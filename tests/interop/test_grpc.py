@@ -1,4 +1,4 @@
-"""grpcio, sync and async, against a real gRPC server that fails to order."""
+"""grpcio, sync and async, against a real gRPC server that fails as a test asks for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ grpc = pytest.importorskip("grpc", reason="grpcio is not installed: the extra 'i
 
 
 class Failing:
-    """A service whose only method fails as its script says, and succeeds when that is used up."""
+    """A service whose only method fails with the errors of a script, and then succeeds."""
 
     def __init__(self) -> None:
         self.script: list[tuple[Any, str, Any]] = []
@@ -44,7 +44,7 @@ class Failing:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[tuple[Failing, str]]:
-    """The service, and where it is."""
+    """The service and its address."""
     service = Failing()
     handler = grpc.unary_unary_rpc_method_handler(service.answer)  # bytes in, bytes out
     with futures.ThreadPoolExecutor(4) as pool:
@@ -57,7 +57,7 @@ def server() -> Iterator[tuple[Failing, str]]:
 
 @pytest.fixture
 def service(server: tuple[Failing, str]) -> Failing:
-    """The service at the beginning of a test."""
+    """The service, with an empty script."""
     server[0].script.clear()
     server[0].calls = 0
     return server[0]
@@ -90,7 +90,7 @@ def on_a_loop(address: str, request: bytes = b"", timeout: float = 10.0, credent
 
 @pytest.fixture(params=[plain, on_a_loop], ids=["sync", "async"])
 def call(request: pytest.FixtureRequest, server: tuple[Failing, str]) -> Call:
-    """Calls the service, or another address."""
+    """Call the service, or another address."""
 
     def call(message: bytes = b"", address: str = server[1], **options: Any) -> Any:
         return request.param(address, message, **options)
@@ -209,7 +209,7 @@ def test_an_argument_that_is_invalid_is_sent_once(call: Call, service: Failing) 
 
 
 def details(code: int, seconds: int, nanos: int = 0) -> bytes:
-    """A google.rpc.Status with a google.rpc.RetryInfo in it, written by hand: no protobuf is needed."""
+    """Return an encoded google.rpc.Status with a google.rpc.RetryInfo, without protobuf."""
     duration = number(1, seconds) + number(2, nanos)
     kind = b"type.googleapis.com/google.rpc.RetryInfo"
     retry_info = text(1, kind) + text(2, text(1, duration))

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from interop.processes import until
-from interop.test_shared_redis import Own, availability, redis, redis_asyncio
+from interop.shared_redis import Own, availability, redis, redis_asyncio
 from redouble import CircuitOpen, Policy
 from redouble.breaker import State
-from redouble.events import StoreChanged
+from redouble.events import BackendChanged
 from redouble.shared import FileBudget, RedisBreaker, RedisBudget
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def test_a_policy_sees_within_refresh_and_slow_that_an_operator_has_closed_the_c
 
         async def main() -> float:
             client = client_of(own.port, is_async)
-            breaker = RedisBreaker(client, "circuit", open_for=60.0, refresh=0.2)
+            breaker = RedisBreaker(client, "circuit", open_for=60.0, refresh_interval=0.2)
             policy = Policy(breaker=breaker)
 
             async def fetch() -> str:
@@ -163,7 +163,7 @@ def test_a_store_that_cannot_be_written_does_not_reopen_the_dependency(
         spoil(control)
         client = client_of(own.port, is_async)
         breaker = RedisBreaker(
-            client, "circuit", failures=5, retry_in=0.2, refresh=0.1, listeners=[events.append]
+            client, "circuit", failures=5, retry_interval=0.2, refresh_interval=0.1, listeners=[events.append]
         )
         calls = Calls(Policy(attempts=1, breaker=breaker), client)
         calls.make(40, 0.05)
@@ -184,9 +184,9 @@ def test_a_budget_in_a_store_that_cannot_be_written_is_spent_once(
 
     async def main() -> list[float]:
         client, granted = client_of(own.port, is_async), []
-        budget = RedisBudget(client, "budget", capacity=20, retry_in=0.05, listeners=[events.append])
+        budget = RedisBudget(client, "budget", capacity=20, retry_interval=0.05, listeners=[events.append])
         for _ in range(12):
-            for ask in (budget.acquire, budget.look):
+            for ask in (budget.acquire, budget.refresh):
                 answer = (await ask()) if is_async else ask()
                 granted += [answer] if ask == budget.acquire else []
             await asyncio.sleep(0.03)
@@ -279,7 +279,7 @@ def test_a_server_that_is_killed_and_started_again_makes_two_events(stalls: dict
     stop = threading.Event()
     with redis.Redis(port=own.port, **GOOD) as client:
         budget = RedisBudget(
-            client, "budget", capacity=1e9, retry_in=0.2, slow=2.0, listeners=[events.append]
+            client, "budget", capacity=1e9, retry_interval=0.2, timeout=2.0, listeners=[events.append]
         )
 
         def work() -> None:
@@ -301,7 +301,7 @@ def test_a_server_that_is_killed_and_started_again_makes_two_events(stalls: dict
             stop.set()
             for thread in threads:
                 thread.join()
-    told = [(event.available, event.error_type) for event in events if isinstance(event, StoreChanged)]
+    told = [(event.available, event.error_type) for event in events if isinstance(event, BackendChanged)]
     assert [available for available, _ in told] == [False, True], told
     stalls["killed server (SIGKILL), 16 threads"] = longest[0]
 
@@ -311,7 +311,9 @@ def test_a_probe_that_never_returns_does_not_hold_the_circuit_half_open(is_async
 
     async def main() -> None:
         client = client_of(own.port, is_async)
-        breakers = [RedisBreaker(client, "circuit", failures=1, open_for=0.3, refresh=0.05) for _ in "ab"]
+        breakers = [
+            RedisBreaker(client, "circuit", failures=1, open_for=0.3, refresh_interval=0.05) for _ in "ab"
+        ]
 
         async def run(answer: Any) -> Any:
             return (await answer) if is_async else answer
@@ -364,8 +366,8 @@ def test_stalls_on_a_locked_file_do_not_add_up_over_threads(
     tmp_path: Path, count: int, stalls: dict[str, float]
 ) -> None:
     path, events = tmp_path / "locked", []
-    budget = FileBudget(path, slow=SLOW, listeners=[events.append])
-    healthy = FileBudget(tmp_path / "healthy", slow=30.0)
+    budget = FileBudget(path, timeout=SLOW, listeners=[events.append])
+    healthy = FileBudget(tmp_path / "healthy", timeout=30.0)
     budget.acquire()
     healthy.acquire()
     took: dict[str, list[float]] = {"locked": [], "healthy": []}

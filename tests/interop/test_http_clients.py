@@ -1,7 +1,7 @@
 """requests, httpx, aiohttp, urllib3 and urllib against the HTTP server of ``server.py``.
 
-Each behaviour is asked of each client. A client is a function that sends one request and reads the answer:
-what it raises is the failure, and where the library raises nothing for a status, the response is.
+Each test runs with each client. A client is a function that sends one request and reads the response. The failure is what
+it raises, or the response if the library does not raise for a status.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def with_urllib(
 
 
 def waiting(function: Callable[..., Any]) -> Client:
-    """An async function as a sync one."""
+    """Wrap an async function as a sync one."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return asyncio.run(function(*args, **kwargs))
@@ -111,7 +111,7 @@ CLIENTS: dict[str, Client] = {
 
 @pytest.fixture(params=installed(CLIENTS))
 def client(request: pytest.FixtureRequest) -> Client:
-    """Runs the test with every client that is installed."""
+    """Run the test with every client that is installed."""
     return CLIENTS[request.param]
 
 
@@ -121,7 +121,7 @@ def test_every_client_is_tried(name: str) -> None:
 
 
 def failure(client: Client, method: str, url: str, **options: Any) -> Any:
-    """What a failed request leaves behind: an exception, or a response."""
+    """Return the exception or the response of a failed request."""
     if client is with_urllib3:
         return client(method, url, **options)
     error = error_of(client, method, url, **options)
@@ -339,7 +339,7 @@ def test_a_call_waits_as_long_as_the_server_asks_and_recovers(client: Client, we
 
 @pytest.fixture
 def function(request: pytest.FixtureRequest) -> Any:
-    """An async client as it is."""
+    """Return an async client as an async function."""
     return {"httpx": async_httpx, "aiohttp": async_aiohttp}[request.param]
 
 
@@ -399,7 +399,7 @@ PLAIN = {
 
 @pytest.fixture
 def get(request: pytest.FixtureRequest) -> Any:
-    """A decorated function that gives the response, whatever its status."""
+    """Return a decorated function that returns the response, whatever its status."""
     function = retry(until=accepted, base=0.5)(PLAIN[request.param])
     return waiting(function) if inspect.iscoroutinefunction(PLAIN[request.param]) else function
 

@@ -74,7 +74,7 @@ if not installed(CLIENTS):
 
 @pytest.fixture(params=installed(CLIENTS))
 def chat(request: pytest.FixtureRequest) -> Chat:
-    """Runs the test with every client that is installed."""
+    """Run the test with every client that is installed."""
     return CLIENTS[request.param]
 
 
@@ -85,7 +85,7 @@ def test_every_client_is_tried(name: str) -> None:
 
 @pytest.fixture
 def answer(request: pytest.FixtureRequest) -> bytes:
-    """What the client of this test takes for a good answer."""
+    """Return a successful response for the client of this test."""
     return MESSAGE if "anthropic" in request.node.name else COMPLETION
 
 

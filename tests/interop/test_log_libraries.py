@@ -1,4 +1,4 @@
-"""structlog and loguru: the extra fields of redouble's log records arrive there."""
+"""structlog and loguru receive the extra fields of redouble's log records."""
 
 from __future__ import annotations
 
@@ -13,20 +13,15 @@ from interop.support import left_out
 from redouble import Policy
 from redouble.events import correlate
 from redouble.testing import FakeClock, scripted
+from support.errors import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Unavailable(Exception):
-    """Carries a status, as the errors of HTTP clients do."""
-
-    status_code = 503
-
-
 @pytest.fixture
 def log() -> Iterator[logging.Logger]:
-    """The logger of redouble, as it was before."""
+    """The logger of redouble, restored after the test."""
     logger = logging.getLogger("redouble")
     before = logger.handlers[:], logger.level, logger.propagate
     logger.setLevel("INFO")
@@ -47,8 +42,8 @@ def retry_once(clock: FakeClock) -> None:
 
 def check(lines: list[dict[str, Any]], message: str) -> None:
     first, last = lines
-    assert first[message] == "retrying after a failed attempt"
-    assert last[message] == "recovered after retries"
+    assert first[message].endswith(" s: Unavailable: try later (attempt 1 of 4)")
+    assert last[message] == "recovered fetch at attempt 2 of 4 after Unavailable: try later"
     assert {
         name: first[name] for name in ("policy", "attempt", "cause", "status", "error_type", "trace_id")
     } == {
@@ -90,7 +85,7 @@ PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "taskName"}
 
 
 class ToLoguru(logging.Handler):
-    """Hands records of ``logging`` over to loguru, with their extra fields."""
+    """Pass records of ``logging`` to loguru, with their extra fields."""
 
     def emit(self, record: logging.LogRecord) -> None:
         from loguru import logger

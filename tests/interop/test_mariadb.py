@@ -21,7 +21,7 @@ pymysql = pytest.importorskip("pymysql", reason="PyMySQL is not installed: the e
 
 @pytest.fixture
 def connect(mariadb: Server) -> Iterator[Callable[..., Any]]:
-    """Opens connections, which are closed after the test."""
+    """Return a function that opens connections, which are closed after the test."""
     opened: list[Any] = []
 
     def connection(**options: Any) -> Any:
@@ -47,7 +47,7 @@ def admin(connect: Callable[..., Any]) -> Any:
 
 
 def run(connection: Any, query: str) -> list[tuple[Any, ...]]:
-    """Runs one statement and gives the rows."""
+    """Run one statement and return the rows."""
     with connection.cursor() as cursor:
         cursor.execute(query)
         return list(cursor.fetchall())
@@ -62,7 +62,7 @@ def balances(connection: Any) -> list[int]:
 
 
 def busy(admin: Any, connection: Any) -> bool:
-    """Whether a connection has a statement under way."""
+    """Return whether a connection is running a statement."""
     found = run(
         admin, f"SELECT command FROM information_schema.processlist WHERE id = {connection.thread_id()}"
     )
@@ -70,7 +70,7 @@ def busy(admin: Any, connection: Any) -> bool:
 
 
 def kill(admin: Any, connection: Any) -> None:
-    """Ends a connection on the server's side, and comes back when it is gone."""
+    """End a connection on the server, and wait until it is gone."""
     number = connection.thread_id()
     run(admin, f"KILL {number}")
     gone = f"SELECT 1 FROM information_schema.processlist WHERE id = {number}"

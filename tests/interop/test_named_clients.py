@@ -1,6 +1,6 @@
-"""tornado, aiosmtplib, aiormq, databricks-sdk and python-telegram-bot: what only their names tell.
+"""tornado, aiosmtplib, aiormq, databricks-sdk and python-telegram-bot: errors that are classified by class name.
 
-Each test is left out where its library is missing; the extra ``interop`` installs the light ones.
+Each test is skipped if its library is not installed; the extra ``interop`` installs the small ones.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_a_tornado_request_without_a_response_has_no_status(web: Web, closed_por
 
 @contextmanager
 def smtp(reply: bytes) -> Iterator[int]:
-    """A server that greets, and gives one reply to every command but HELO and EHLO."""
+    """An SMTP server that sends the same reply to every command but HELO and EHLO."""
 
     def serve() -> None:
         connection, _ = listener.accept()

@@ -1,4 +1,4 @@
-"""`metrics.OpenTelemetry` with the real SDK: which spans and metrics come out at the other end."""
+"""`metrics.OpenTelemetry` with the real SDK: exported spans and metrics."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from redouble.backoff import exponential
 from redouble.breaker import CircuitBreaker
 from redouble.budget import TokenBudget
 from redouble.events import correlate
-from redouble.metrics import BUCKETS, OpenTelemetry
+from redouble.metrics import OpenTelemetry
+from redouble.metrics._counts import BUCKETS
 from redouble.testing import FakeClock, scripted
+from support.errors import Unavailable
 
 pytest.importorskip(
     "opentelemetry.sdk", reason="opentelemetry-sdk is not installed; the extra 'interop' is needed"
@@ -33,14 +35,8 @@ if TYPE_CHECKING:
 NAMED = {"redouble.policy.name": "fetch"}
 
 
-class Unavailable(Exception):
-    """Carries a status, as the errors of HTTP clients do."""
-
-    status_code = 503
-
-
 class Exported:
-    """What has come out so far."""
+    """The spans and metrics exported so far."""
 
     def __init__(self) -> None:
         self._reader = InMemoryMetricReader()
@@ -191,7 +187,7 @@ def test_the_gauges_are_those_of_the_moment_of_the_collection(exported: Exported
         for labels, value in exported.values("redouble.breaker.state").items()
     }
     assert states == {"closed": 0.0, "open": 1.0, "half-open": 0.0}
-    assert exported.values("redouble.refused") == {key(**{"redouble.reason": "circuit"}): 1}
+    assert exported.values("redouble.refused") == {key(**{"redouble.reason": "breaker"}): 1}
 
 
 def test_nothing_is_complained_of_by_the_sdk(

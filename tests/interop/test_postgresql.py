@@ -37,7 +37,7 @@ class Psycopg:
         )
 
     def run(self, query: str) -> list[tuple[Any, ...]]:
-        """Runs one statement and gives the rows."""
+        """Run one statement and return the rows."""
         cursor = self._connection.execute(query)
         return list(cursor.fetchall()) if cursor.description else []
 
@@ -46,7 +46,7 @@ class Psycopg:
 
 
 class Asyncpg:
-    """A connection of asyncpg, on an event loop of its own."""
+    """A connection of asyncpg, with its own event loop."""
 
     refused = ConnectionRefusedError
 
@@ -68,7 +68,7 @@ class Asyncpg:
         return self._runner.run(awaitable)
 
     def run(self, query: str) -> list[tuple[Any, ...]]:
-        """Runs one statement and gives the rows."""
+        """Run one statement and return the rows."""
         return [tuple(row) for row in self._wait(self._connection.fetch(query))]
 
     def close(self) -> None:
@@ -83,13 +83,13 @@ class Asyncpg:
 
 @pytest.fixture(params=[Psycopg, Asyncpg])
 def driver(request: pytest.FixtureRequest) -> Any:
-    """Runs the test with each driver."""
+    """Run the test with each driver."""
     return request.param
 
 
 @pytest.fixture
 def connect(driver: Any, postgresql: Server) -> Iterator[Callable[..., Any]]:
-    """Opens connections, which are closed after the test."""
+    """Return a function that opens connections, which are closed after the test."""
     opened: list[Any] = []
 
     def connection(**options: Any) -> Any:
@@ -120,7 +120,7 @@ def balances(connection: Any) -> list[int]:
 
 
 def backend(connection: Any) -> int:
-    """The number of the server process behind a connection."""
+    """Return the process id of the server process of a connection."""
     [(number,)] = connection.run("SELECT pg_backend_pid()")
     return int(number)
 
@@ -131,14 +131,14 @@ def waits_for_a_lock(admin: Any, number: int) -> bool:
 
 
 def terminate(admin: Any, number: int) -> None:
-    """Ends a server process, and comes back when it is gone."""
+    """End a server process, and wait until it is gone."""
     admin.run(f"SELECT pg_terminate_backend({number})")
     alive = f"SELECT 1 FROM pg_stat_activity WHERE pid = {number}"
     until(lambda: not admin.run(alive), "the end of the backend")
 
 
 def alive(number: int) -> bool:
-    """Whether a server process is still there, asked without a connection."""
+    """Return whether a server process still runs, without a connection."""
     try:
         os.kill(number, 0)
     except ProcessLookupError:
@@ -147,7 +147,7 @@ def alive(number: int) -> bool:
 
 
 def deadlock(mine: Any, theirs: Any, admin: Any) -> list[Exception]:
-    """Two transactions that each want what the other holds; the errors of the loser, who is rolled back."""
+    """Run two transactions into a deadlock; return the errors of the one that is rolled back."""
     for connection in (mine, theirs):
         connection.run("BEGIN")
     number = backend(theirs)

@@ -1,4 +1,4 @@
-"""`metrics.Prometheus` with the real ``prometheus_client``: what a scrape of ``/metrics`` shows."""
+"""`metrics.Prometheus` with the real ``prometheus_client``: the page ``/metrics``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from redouble import CircuitOpen, Policy
 from redouble.backoff import exponential
 from redouble.breaker import CircuitBreaker
 from redouble.budget import TokenBudget
-from redouble.metrics import BUCKETS, Prometheus
+from redouble.metrics import Prometheus
+from redouble.metrics._counts import BUCKETS
 from redouble.testing import FakeClock, scripted
 
 pytest.importorskip(
@@ -52,7 +53,7 @@ def registry() -> CollectorRegistry:
 
 @pytest.fixture
 def scrape(registry: CollectorRegistry) -> Iterator[Callable[[], Scraped]]:
-    """Reads the page of the registry over HTTP."""
+    """Read the page of the registry over HTTP."""
     server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
 
     def read() -> Scraped:
@@ -133,7 +134,7 @@ def test_the_gauges_are_those_of_the_moment_of_the_scrape(
         for state in ("closed", "open", "half-open")
     ]
     assert states == [0, 1, 0]
-    assert page("redouble_refused_total", policy="fetch", reason="circuit") == 1
+    assert page("redouble_refused_total", policy="fetch", reason="breaker") == 1
     clock.advance(30.0)
     assert scrape()("redouble_breaker_state", breaker="payments", state="half-open") == 1
     budget.acquire()
@@ -156,7 +157,7 @@ def test_two_adapters_on_one_registry_are_one_page(
 def test_names_beyond_the_limit_share_a_label(
     registry: CollectorRegistry, scrape: Any, clock: FakeClock
 ) -> None:
-    listener = Prometheus(registry, names=2)
+    listener = Prometheus(registry, max_names=2)
     for number in range(5):
         policy_with(listener, clock, name=f"tenant-{number}").call(scripted(TimeoutError(), "page"))
     page = scrape()

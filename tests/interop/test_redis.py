@@ -20,7 +20,7 @@ redis = pytest.importorskip("redis", reason="redis-py is not installed: the extr
 
 @pytest.fixture
 def connect(redis_server: Server) -> Iterator[Callable[..., Any]]:
-    """Makes clients that do not retry by themselves."""
+    """Return a function that makes clients without their own retries."""
     clients: list[Any] = []
 
     def client(**options: Any) -> Any:
@@ -205,7 +205,7 @@ def test_a_write_with_unknown_effect_is_not_repeated_if_declared_not_idempotent(
 
 
 def killed_during_a_command(victim: Any, killer: Any) -> Exception:
-    """The error of a client whose connection is killed while it waits for an answer."""
+    """Return the error of a client whose connection is killed while it waits for a response."""
     number = victim.client_id()  # the pool has one connection, which the next command uses too
 
     def kill() -> None:
@@ -222,7 +222,7 @@ def killed_during_a_command(victim: Any, killer: Any) -> Exception:
 
 
 def busy(client: Any) -> Exception | None:
-    """The error while the server is busy, or none if the script has not begun."""
+    """Return the error while the server is busy, or ``None`` if the script has not begun."""
     try:
         client.get("key")
     except redis.ResponseError as error:
@@ -232,7 +232,7 @@ def busy(client: Any) -> Exception | None:
 
 
 class Script:
-    """An endless script, killed when the block ends."""
+    """An endless script, which is killed when the block ends."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -253,7 +253,7 @@ class Script:
 
 
 def killed(client: Any) -> bool:
-    """Whether the running script could be killed."""
+    """Return whether the running script could be killed."""
     try:
         client.script_kill()
     except redis.ResponseError:

@@ -1,15 +1,13 @@
-"""Budget and breaker in a real Redis: many processes, and a server that dies, hangs and comes back."""
+"""Budgets and breakers on a Redis server: the scripts, the keys, clients, many processes."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import random
-import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,29 +17,22 @@ import pytest
 
 import redouble
 from interop.processes import Server, free_port, home, listening, program, serving, until
-from redouble import CircuitOpen, Policy
+from redouble import CircuitOpen
 from redouble.breaker import CircuitBreaker, State
 from redouble.budget import TokenBudget
-from redouble.events import CircuitChanged, StoreChanged
+from redouble.events import CircuitChanged
 from redouble.shared import RedisBreaker, RedisBudget
 from redouble.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-redis = pytest.importorskip("redis", reason="redis-py is not installed: the extra 'interop' is needed")
-redis_asyncio = pytest.importorskip("redis.asyncio")
+from interop.shared_redis import OPTIONS, redis, redis_asyncio
 
 # The timeouts of these clients are for slow machines.
 pytestmark = pytest.mark.filterwarnings("ignore:the client of .* waits:RuntimeWarning")
 
+
 ROOT = str(Path(redouble.__file__).parent.parent)
-OPTIONS: dict[str, Any] = {
-    "host": "127.0.0.1",
-    "retry": None,
-    "socket_timeout": 2,
-    "socket_connect_timeout": 2,
-}
 
 
 class Flavour:
@@ -82,9 +73,6 @@ def client(redis_server: Server) -> Iterator[Any]:
         yield client
 
 
-# The scripts do what the classes of one process do
-
-
 def test_a_shared_budget_does_what_a_token_budget_does(flavour: Flavour, client: Any) -> None:
     draw = random.Random(20)
     for refund, earn, capacity in [(None, 1, 40), (3, 2, 33.3), (0, 0, 20), (None, 0.1, 12.7)]:
@@ -99,9 +87,9 @@ def test_a_shared_budget_does_what_a_token_budget_does(flavour: Flavour, client:
             else:
                 cost = draw.choice([0.0, 5.0, 10.0])
                 model.success(cost)
-                flavour.run(budget.look)  # or it may believe that it is full,
+                flavour.run(budget.refresh)  # or it may believe that it is full,
                 flavour.run(budget.success, cost)
-                flavour.run(budget.look)  # and what was earned is sent a while later
+                flavour.run(budget.refresh)  # and what was earned is sent a while later
             assert budget.tokens == model.tokens
             assert budget.available
             # No key: it is full.
@@ -118,7 +106,7 @@ class Circuits:
         self.model = CircuitBreaker(**rules, clock=self.clock, listeners=[self.heard.append])
         # Two processes' worth of them, that believe nothing for long.
         self.shared = [
-            RedisBreaker(flavour.client, "circuit", **rules, clock=self.clock, refresh=1e-9,
+            RedisBreaker(flavour.client, "circuit", **rules, clock=self.clock, refresh_interval=1e-9,
                          listeners=[self.told.append]) for _ in range(2)
         ]  # fmt: skip
         self.tickets: list[tuple[Any, Any]] = []
@@ -148,7 +136,7 @@ class Circuits:
                 self._store.hset("circuit", field, float(held) - seconds * 1000)
 
     def compare(self, breaker: RedisBreaker) -> None:
-        self.flavour.run(breaker.look)
+        self.flavour.run(breaker.refresh)
         assert breaker.available
         assert breaker.state is self.model.state
         assert breaker.refuses() == self.model.refuses()
@@ -201,9 +189,6 @@ def test_a_shared_breaker_does_what_a_circuit_breaker_does(
     assert {after for _, after, _, _ in changes(both.heard)} == set(State)
 
 
-# What is in the store
-
-
 def test_a_script_that_the_server_forgot_is_sent_again(flavour: Flavour, client: Any) -> None:
     budget = RedisBudget(flavour.client, "budget", capacity=10)
     assert flavour.run(budget.acquire) == 5.0
@@ -219,7 +204,7 @@ def test_a_key_that_nobody_uses_is_forgotten(client: Any) -> None:
     assert 50_000 < client.pttl("budget") <= 60_000
     client.pexpire("budget", 1)
     until(lambda: not client.exists("budget"), "the end of the key")
-    assert budget.look() == 500.0
+    assert budget.refresh() == 500.0
     breaker = RedisBreaker(client, "circuit", ttl=60.0, open_for=45.0)
     breaker.failure(None, OSError())
     assert 80_000 < client.pttl("circuit") <= 90_000  # at least until it has been open and half-open
@@ -235,14 +220,14 @@ def test_a_full_budget_leaves_no_key(client: Any) -> None:
     assert client.exists("budget")
     budget.success(cost)
     assert not client.exists("budget")
-    assert budget.full
+    assert budget._full
 
 
 @pytest.mark.parametrize("held", ["nan", "inf", "-inf", "-5", "1e400"])
 def test_what_is_no_amount_counts_as_nothing(client: Any, held: str) -> None:
     client.set("budget", held)
     budget = RedisBudget(client, "budget")
-    assert (budget.acquire(), budget.look(), budget.available) == (0.0, 0.0, True)
+    assert (budget.acquire(), budget.refresh(), budget.available) == (0.0, 0.0, True)
     budget.success(5.0)
     assert client.get("budget") == b"5"
 
@@ -264,7 +249,7 @@ def test_a_key_that_holds_something_else_is_left_as_it_is(client: Any, kind: Any
     before = client.dump("key")
     events: list[Any] = []
     guard = kind(client, "key", listeners=[events.append])
-    guard.look()
+    guard.refresh()
     assert not guard.available
     assert events[0].error_message
     assert client.dump("key") == before
@@ -281,10 +266,7 @@ def test_capacities_may_differ_while_a_new_version_is_rolled_out(client: Any) ->
     old, new = RedisBudget(client, "budget", capacity=500), RedisBudget(client, "budget", capacity=20)
     old.acquire()
     assert new.acquire() == 5.0
-    assert old.look() == 15.0
-
-
-# Clients
+    assert old.refresh() == 15.0
 
 
 def test_sync_and_async_clients_share_one_budget(client: Any, redis_server: Server) -> None:
@@ -295,7 +277,7 @@ def test_sync_and_async_clients_share_one_budget(client: Any, redis_server: Serv
         assert [budget.acquire(), other.run(asynchronous.acquire), budget.acquire()] == [5.0] * 3
         assert [other.run(asynchronous.acquire), budget.acquire()] == [5.0, 0.0]
         other.run(asynchronous.success, 5.0)
-        assert budget.look() == 5.0
+        assert budget.refresh() == 5.0
     finally:
         other.close()
 
@@ -330,15 +312,12 @@ def test_guards_work_on_a_cluster(cluster: int) -> None:
 def test_guards_work_on_a_cluster_with_asyncio(cluster: int) -> None:
     async def main() -> None:
         client = redis_asyncio.RedisCluster(host="127.0.0.1", port=cluster)
-        budget = RedisBudget(client, "budget-of-tasks", capacity=10, slow=5.0)
+        budget = RedisBudget(client, "budget-of-tasks", capacity=10, timeout=5.0)
         granted = [await budget.acquire() for _ in range(3)]
         await client.aclose()
         assert (granted, budget.is_async, budget.available) == ([5.0, 5.0, 0.0], True, True)
 
     asyncio.run(main())
-
-
-# Many processes
 
 
 @contextmanager
@@ -377,7 +356,7 @@ def test_eight_processes_never_overspend(client: Any, redis_server: Server) -> N
         import sys, redis
         from redouble.shared import RedisBudget
         client = redis.Redis(port=int(sys.argv[1]), retry=None, socket_timeout=10)
-        budget = RedisBudget(client, "budget", capacity=4001, slow=10.0)
+        budget = RedisBudget(client, "budget", capacity=4001, timeout=10.0)
         client.ping()
         print("ready", flush=True)
         sys.stdin.readline()
@@ -413,7 +392,7 @@ def test_half_open_exactly_so_many_probes_get_through_over_all_processes(
 
         print("ready", flush=True)
         for _ in sys.stdin:
-            breaker = RedisBreaker(client, "circuit", open_for=60.0, probes=int(sys.argv[2]), slow=10.0)
+            breaker = RedisBreaker(client, "circuit", open_for=60.0, probes=int(sys.argv[2]), timeout=10.0)
             tickets, start = [], threading.Barrier(8)
             threads = [threading.Thread(target=call, args=(breaker, start, tickets)) for _ in range(8)]
             for thread in threads:
@@ -433,7 +412,7 @@ def test_half_open_exactly_so_many_probes_get_through_over_all_processes(
 
 
 def test_other_processes_see_an_open_circuit_soon(client: Any) -> None:
-    here, there = (RedisBreaker(client, "circuit", failures=2, refresh=0.1) for _ in range(2))
+    here, there = (RedisBreaker(client, "circuit", failures=2, refresh_interval=0.1) for _ in range(2))
     ticket = there.enter()
     for _ in range(2):
         here.failure(here.enter(), TimeoutError("slow"))
@@ -445,206 +424,3 @@ def test_other_processes_see_an_open_circuit_soon(client: Any) -> None:
     assert there.refuses()
     time.sleep(0.1)
     there.enter()
-
-
-# A server that dies, hangs, comes back
-
-
-class Own:
-    """A server of this test, which may be killed and started again on the same port."""
-
-    def __init__(self) -> None:
-        self.port = free_port()
-        self._program = program("redis-server", "Redis")
-
-    @contextmanager
-    def running(self) -> Iterator[Server]:
-        command = [self._program, *f"--bind 127.0.0.1 --port {self.port} --save --appendonly no".split()]
-        with home() as (_, account):
-            with serving(
-                lambda _: command, account, lambda _: listening(self.port), signal.SIGKILL
-            ) as server:
-                yield server
-
-
-def availability(events: list[Any]) -> list[bool]:
-    return [event.available for event in events if isinstance(event, StoreChanged)]
-
-
-def guards(client: Any, events: list[Any]) -> dict[str, Any]:
-    fields: dict[str, Any] = {"retry_in": 0.1, "listeners": [events.append]}
-    return {
-        "budget": RedisBudget(client, "budget", refresh=0.01, **fields),
-        "breaker": RedisBreaker(client, "circuit", failures=1000, refresh=0.01, **fields),
-    }
-
-
-def available(made: dict[str, Any]) -> set[bool]:
-    return {guard.available for guard in made.values()}
-
-
-def tells_of_both(events: list[Any]) -> bool:
-    """Whether the events of each guard say in turn that the store is away and that it is back."""
-    told = [availability([e for e in events if e.name == name]) for name in ("budget", "circuit")]
-    return all(seen == [False, True] * (len(seen) // 2) and seen for seen in told)
-
-
-def flaky(calls: list[int]) -> str:
-    calls.append(1)
-    if len(calls) % 2:
-        raise TimeoutError("slow")
-    return "page"
-
-
-def test_no_thread_loses_a_call_when_the_server_is_killed() -> None:
-    own, events, results = Own(), [], []
-    stop = threading.Event()
-    with redis.Redis(port=own.port, **OPTIONS) as client:
-        made = guards(client, events)
-        policy = Policy(attempts=9, **made, sleep=lambda _: None)
-
-        def work() -> None:
-            calls: list[int] = []
-            while not stop.is_set():
-                try:
-                    results.append(policy.call(flaky, calls))
-                except Exception as error:
-                    results.append(error)
-
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        with own.running() as server:
-            for thread in threads:
-                thread.start()
-            until(lambda: len(results) > 50, "calls")
-            os.kill(server.pid, signal.SIGKILL)
-            until(lambda: available(made) == {False}, "notice that it is gone")
-        seen = len(results)
-        until(lambda: len(results) > seen + 50, "calls without the server")
-        with own.running():
-            until(lambda: available(made) == {True}, "notice that it is back")
-            until(lambda: client.dbsize() > 0, "use of the server")
-            stop.set()
-            for thread in threads:
-                thread.join()
-    assert set(results) == {"page"}
-    assert tells_of_both(events)
-
-
-def test_no_task_loses_a_call_when_the_server_is_killed() -> None:
-    own, events, results = Own(), [], []
-
-    async def soon(ready: Callable[[], Any]) -> None:
-        async with asyncio.timeout(20):
-            while not ready():
-                await asyncio.sleep(0.01)
-
-    async def main() -> None:
-        client = redis_asyncio.Redis(port=own.port, **OPTIONS)
-        made = guards(client, events)
-        policy = Policy(attempts=9, **made, sleep=lambda _: asyncio.sleep(0))
-
-        async def work() -> None:
-            calls: list[int] = []
-
-            async def fetch() -> str:
-                return flaky(calls)
-
-            while True:
-                results.append(await policy.call(fetch))
-                await asyncio.sleep(0)
-
-        async with asyncio.TaskGroup() as group:
-            with own.running() as server:
-                tasks = [group.create_task(work()) for _ in range(4)]
-                await soon(lambda: len(results) > 50)
-                os.kill(server.pid, signal.SIGKILL)
-                await soon(lambda: available(made) == {False})
-            seen = len(results)
-            await soon(lambda: len(results) > seen + 50)
-            with own.running():
-                await soon(lambda: available(made) == {True})
-                for task in tasks:
-                    task.cancel()
-                await asyncio.wait(tasks)
-                assert all(task.cancelled() for task in tasks)
-        await client.aclose()
-
-    asyncio.run(main())
-    assert set(results) == {"page"}
-    assert tells_of_both(events)
-
-
-def test_a_server_that_hangs_is_slow_and_the_twin_answers() -> None:
-    own, events = Own(), []
-    with own.running() as server, redis.Redis(port=own.port, **{**OPTIONS, "socket_timeout": 0.1}) as client:
-        budget = RedisBudget(client, "budget", capacity=20, retry_in=0.05, listeners=[events.append])
-        assert budget.acquire() == 5.0
-        os.kill(server.pid, signal.SIGSTOP)
-        try:
-            began = time.monotonic()
-            assert [budget.acquire() for _ in range(4)] == [5.0, 5.0, 5.0, 0.0]
-            assert time.monotonic() - began < 5.0
-            assert availability(events) == [False]
-            assert events[0].error_type == "TimeoutError"
-        finally:
-            os.kill(server.pid, signal.SIGCONT)
-        until(lambda: budget.look() is not None and budget.available, "notice that it goes on")
-        assert availability(events) == [False, True]
-
-
-def test_a_task_does_not_wait_long_for_a_server_that_hangs() -> None:
-    own, events = Own(), []
-
-    async def main() -> None:
-        client = redis_asyncio.Redis(port=own.port, **{**OPTIONS, "socket_timeout": None})
-        budget = RedisBudget(client, "budget", slow=0.2, retry_in=0.05, listeners=[events.append])
-        breaker = RedisBreaker(client, "circuit", failures=1, slow=0.2, retry_in=0.05)
-        await budget.acquire()
-        await breaker.enter()
-        os.kill(server.pid, signal.SIGSTOP)
-        try:
-            began = time.monotonic()
-            assert await budget.acquire() == 5.0
-            await breaker.failure(None, OSError("off"))
-            assert 0.3 < time.monotonic() - began < 5.0
-            assert breaker.state is State.open
-            # Somebody else's limit is not mistaken for the store's.
-            task = asyncio.ensure_future(budget.look())
-            await asyncio.sleep(0.06)
-            task.cancel()
-            await asyncio.wait([task])
-        finally:
-            os.kill(server.pid, signal.SIGCONT)
-        await asyncio.sleep(0.1)
-        await budget.look()
-        assert availability(events) == [False, True]
-        await client.aclose()
-
-    with own.running() as server:
-        asyncio.run(main())
-
-
-def test_a_probe_that_was_cancelled_while_the_server_hung_is_not_lost() -> None:
-    own = Own()
-
-    async def main() -> None:
-        client = redis_asyncio.Redis(port=own.port, **OPTIONS)
-        breaker = RedisBreaker(client, "circuit", failures=1, open_for=60.0, slow=5.0)
-        await breaker.failure(None, OSError("off"))
-        await client.hset("circuit", "ends", 1)
-        await breaker.look()
-        os.kill(server.pid, signal.SIGSTOP)
-        task = asyncio.ensure_future(breaker.enter())
-        await asyncio.sleep(0.1)
-        task.cancel()
-        await asyncio.wait([task])
-        os.kill(server.pid, signal.SIGCONT)
-        assert task.cancelled()
-        while not await client.hget("circuit", "probes"):  # the server did let it through
-            await asyncio.sleep(0.01)
-        await breaker.success(await breaker.enter())
-        assert breaker.state is State.closed
-        await client.aclose()
-
-    with own.running() as server:
-        asyncio.run(main())

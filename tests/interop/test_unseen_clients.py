@@ -1,6 +1,6 @@
-"""How well redouble judges libraries that it has never heard of.
+"""How many failures of libraries that no table names are classified correctly.
 
-``unseen.py`` and ``unseen_second.py`` say which, and what is right; each lot has to reach the goals by itself.
+The package ``unseen`` has the libraries and the right verdicts; each lot has to reach the goals by itself.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from interop.unseen import LIBRARIES, Failure, failures_of
-from interop.unseen_second import SECOND
+from interop.unseen import services, systems  # noqa: F401 - they fill LIBRARIES
+from interop.unseen.failures import LIBRARIES, Failure, failures_of
+from interop.unseen.second_lot import SECOND
 from redouble.classify import verdict
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Judged(NamedTuple):
-    """One failure and redouble's opinion about it."""
+    """One failure and redouble's verdict."""
 
     failure: Failure
     error: Exception
@@ -67,7 +68,7 @@ class Judged(NamedTuple):
 
 @pytest.fixture(scope="module")
 def judged(web: Web) -> Iterator[dict[str, list[Judged]]]:
-    """Every failure of every installed library, judged."""
+    """The verdicts on every failure of every installed library."""
     found: dict[str, list[Judged]] = {}
     for name, (_, library) in ALL.items():
         if name in MISSING:

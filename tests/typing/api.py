@@ -1,6 +1,7 @@
 """What type checkers see. Checked by mypy and pyright, strict; never run."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, assert_type
 
@@ -25,15 +26,15 @@ from redouble.budget import RatioBudget, TokenBudget
 from redouble.bulkhead import Bulkhead
 from redouble.classify import Classifier, accepted, is_retryable, parse_retry_after, retry_after, verdict
 from redouble.context import Attempt, carried, incoming, outgoing_headers
-from redouble.deadletter import DeadLetter, DeadLetters, Replayed
+from redouble.dead_letters import DeadLetter, DeadLetters, Replayed
 from redouble.errors import History
-from redouble.events import CircuitChanged, Event, Retrying, subscribe, with_successes
+from redouble.events import CircuitChanged, Event, Retrying, log_to, subscribe, with_successes
 from redouble.hedging import hedge, quantile
 from redouble.metrics import Counters, Counts, Prometheus, Snapshot
-from redouble.policy import Objection
+from redouble.policy import LintWarning, RetriedCall
 from redouble.presets import standard
 from redouble.registry import Registry
-from redouble.testing import FakeClock, no_waits, scripted
+from redouble.testing import FakeClock, fake_time, no_waits, scripted
 from redouble.throttle import AdaptiveThrottle
 
 # The decorator keeps signatures, sync and async
@@ -121,6 +122,8 @@ assert_type(Client().astream(), AsyncIterator[int])
 
 retry(attemps=3)  # type: ignore[call-overload] # pyright: ignore[reportCallIssue]
 Policy(idempotent="maybe")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+Policy(nested="stop").replace(nested="independent")
+Policy(nested="both")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 
 
 # Policies
@@ -139,7 +142,7 @@ full = Policy(
     idempotency_key=str,
     enabled=lambda: True,
 )
-assert_type(full.attempts, int | None)
+assert_type(full.attempts, float | None)
 assert_type(full.base, float)
 assert_type(full.deadline, float | None)
 assert_type(full.replace(attempts=2), Policy)
@@ -147,7 +150,7 @@ assert_type(policy.call(bare, "/", depth=2), bytes)
 policy.call(bare, 5)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 assert_type(list(policy.delays()), list[float])
 assert_type(policy.describe(), str)
-assert_type(policy.warnings(), tuple[Objection, ...])
+assert_type(policy.lint(), tuple[LintWarning, ...])
 assert_type(Policy.from_mapping({"attempts": 3}), Policy)
 assert_type(Policy.from_env("APP_RETRY"), Policy)
 assert_type(standard(deadline=5), Policy)
@@ -163,6 +166,7 @@ for attempt in retrying(policy, attempts=4):
         assert_type(attempt.number, int)
         assert_type(attempt.remaining, float | None)
         attempt.again("not ready", after=timedelta(seconds=1))
+        attempt.reset()
 
 with retrying(deadline=5) as call:
     assert_type(call(bare, "/"), bytes)
@@ -204,6 +208,10 @@ assert_type(parse_retry_after("1"), float | None)
 def listener(event: Event) -> None:
     if isinstance(event, Retrying):
         assert_type(event.delay, float | None)
+    assert_type(event.error, BaseException | None)
+    assert_type(event.args, tuple[Any, ...] | None)
+    assert_type(event.kwargs, Mapping[str, Any] | None)
+    assert_type(event.as_dict(), dict[str, Any])
 
 
 def errors(deadline: DeadlineExceeded, rejected: ResultRejected) -> None:
@@ -216,8 +224,34 @@ clock = FakeClock()
 Policy(clock=clock, sleep=clock.sleep)
 with no_waits() as waits:
     assert_type(waits[0], float)
+with no_waits(seed=7) as waits, fake_time(clock, seed=7, everywhere=True) as faked:
+    assert_type(faked, FakeClock)
 fetch: Callable[..., Any] = scripted(TimeoutError(), "page")
 pending: Awaitable[Any] = scripted("page", asynchronous=True)()
+
+# What runs before a retry
+
+
+def reconnect(error: Exception) -> None: ...
+
+
+def smaller(error: Exception, call: RetriedCall) -> None:
+    assert_type(call.function, Callable[..., Any] | None)
+    assert_type(call.args, tuple[Any, ...])
+    assert_type(call.attempt, int)
+    call.kwargs["batch"] = 10
+    call.kwargs = {}  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue]
+
+
+async def smaller_async(error: Exception, call: RetriedCall) -> None: ...
+
+
+Policy(recover=reconnect, rules={401: Rule(recover=smaller)})
+Policy(recover=smaller, rules={401: Rule(recover=smaller_async)})
+Policy(recover=lambda error, call: call.kwargs.clear())
+Policy(recover=lambda error: print(error))
+retry(recover=smaller_async)
+Policy(recover=len)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 
 # Guards
 
@@ -278,6 +312,25 @@ breakers = Registry(make, limit=100)
 assert_type(breakers["example.org"], CircuitBreaker)
 
 
+def host_of(url: str, *, tries: int = 1) -> str | None: ...
+
+
+def tenant_budget(url: str) -> TokenBudget | None: ...
+
+
+by_host = breakers.by(host_of)
+assert_type(by_host("https://example.org", tries=2), CircuitBreaker | None)
+
+
+@retry(breaker=by_host, budget=tenant_budget, bulkhead=lambda *_: bulkhead, throttle=lambda *_: throttle)
+def fetch_by_host(url: str) -> bytes:
+    return url.encode()
+
+
+assert_type(fetch_by_host("/"), bytes)
+Policy(breaker=tenant_budget)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
 def refused(circuit: CircuitOpen, full: BulkheadFull, changed: CircuitChanged) -> None:
     assert_type(circuit.retry_after, float | None)
     assert_type(full.limit, int)
@@ -326,6 +379,10 @@ counters = Counters(successes=True)
 Policy(listeners=[counters, with_successes(hear), Prometheus()])
 unsubscribe = subscribe(hear)
 assert_type(unsubscribe(), None)
+Policy(logger=False, listeners=[log_to("app", level=logging.INFO, template="%(name)s")])
+Policy(logger=logging.getLogger("app"), listeners=[log_to(logging.getLogger("app"), {Retrying: 20})])
+Policy(logger="app")
+Policy(logger=True)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 assert_type(counters.snapshot(), Snapshot)
 assert_type(counters.snapshot().policies["fetch"], Counts)
 assert_type(counters.table(), str)

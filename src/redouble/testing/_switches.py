@@ -1,4 +1,4 @@
-"""What tests switch on: in this context or, ``everywhere``, for the whole process.
+"""Switches for tests: in this context or, with ``everywhere=True``, for the whole process.
 
 Each switch may be entered within itself, shared by threads and tasks, and used as a decorator.
 """
@@ -8,18 +8,10 @@ from __future__ import annotations
 from _thread import get_ident
 from types import CoroutineType
 
-from redouble._callables import ASYNC, ASYNC_GENERATOR, GENERATOR, flavour, look_like, name_of
-from redouble._numbers import whole
-from redouble._time import fake_everywhere, fake_here, fakes
-from redouble.context import (
-    cap_here,
-    caps,
-    caps_everywhere,
-    switched_off,
-    switched_off_everywhere,
-    switches_off,
-)
-
+from .._base.callables import ASYNC, SYNC, decorate, flavour, name_of
+from .._base.checks import whole
+from .._base.clock import SeededTime, fake_everywhere, fake_here, fakes, seeded_rng
+from ..context import cap_here, caps, caps_everywhere, switched_off, switched_off_everywhere, switches_off
 from ._clock import FakeClock, Waits
 
 TYPE_CHECKING = False
@@ -29,24 +21,42 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, TypeVar
 
-    from redouble._time import FakeTime
+    from .._base.clock import FakeTime
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-    # How it was entered: with what, by which thread, and what takes it back for the whole process.
+    # How a switch was entered: the token of the context, the thread, and what to call at the exit.
     Entry = tuple[Token[Any] | None, int, Callable[[], object]]
 
 
 class Switch:
-    """A context manager, and decorator, that puts something in force and takes it back."""
+    """Base class of the switches: a context manager, and a decorator."""
 
-    def __init__(self, *, everywhere: bool) -> None:
+    def __init__(self, *, everywhere: bool = False) -> None:
         self._everywhere = everywhere
         self._entries: list[Entry] = []
 
     def _enter(self, here: ContextVar[Any], value: object, undo: Callable[[], object]) -> None:
+        """Set a value in this context, unless it holds everywhere; ``undo`` is called at the exit."""
         token = None if self._everywhere else here.set(value)
         self._entries.append((token, get_ident(), undo))
+
+    def _switch_on(self, value: object, here: ContextVar[Any], *mappings: dict[object, Any]) -> None:
+        """Put a value in force until the exit, in this context or everywhere.
+
+        The first of the ``mappings`` holds all values in force, the second those that hold everywhere. The
+        key in them is new, so threads that come and go need no lock.
+        """
+        key = object()
+        mappings = mappings if self._everywhere else mappings[:1]
+        for mapping in mappings:
+            mapping[key] = value
+
+        def remove() -> None:
+            for mapping in mappings:
+                mapping.pop(key, None)
+
+        self._enter(here, value, remove)
 
     if TYPE_CHECKING:
 
@@ -56,31 +66,29 @@ class Switch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         entries = self._entries.copy()
-        # Threads and tasks may share a switch. Where none fits it is left in another context than it was
-        # entered in, as fixtures are, which is gone.
+        # Threads and tasks may share a switch. If no entry fits, it is left in another context than it was
+        # entered in, as fixtures are; that context is gone.
         entry = next(filter(_fits, reversed(entries)), entries[-1])
         self._entries.remove(entry)
         entry[2]()
 
     def __call__(self, function: F) -> F:
-        """The function with this switched on in each call of it, async ones until they are done."""
-        for special in (staticmethod, classmethod):
-            if isinstance(function, special):
-                raise TypeError(f"{type(self).__name__} must stand below @{special.__name__}, not above it")
-        kind = flavour(function)
-        if isinstance(function, type) or kind in (GENERATOR, ASYNC_GENERATOR):
-            what = "class" if isinstance(function, type) else kind
-            raise TypeError(
-                f"{type(self).__name__} cannot decorate the {what} {name_of(function)}: "
-                f"use 'with {type(self).__name__}(...):' inside"
-            )
-        wrap: Any = _around_async if kind == ASYNC else _around
-        wrapper: F = look_like(wrap(self, function), function)
+        """Return the function with this switched on in each call of it, async ones until they are done."""
+        wrapper: F = decorate("decorate", self._wrap, function)
         return wrapper
+
+    def _wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a wrapper of the same kind, sync or async. Raise `TypeError` for a generator."""
+        own, kind = type(self).__name__, flavour(function)
+        if kind not in (SYNC, ASYNC):
+            raise TypeError(
+                f"{own} cannot decorate the {kind} {name_of(function)}: use 'with {own}(...):' inside"
+            )
+        return (_around_async if kind == ASYNC else _around)(self, function)
 
 
 def _fits(entry: Entry) -> bool:
-    """Whether this context, or this thread, has entered so; what was set in the context is taken back."""
+    """Return whether this context, or this thread, made the entry; if so, reset the context."""
     token, thread, _ = entry
     if token is None:
         return thread == get_ident()
@@ -92,6 +100,8 @@ def _fits(entry: Entry) -> bool:
 
 
 def _around(switch: Switch, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a plain function. If it returns a coroutine, the switch stays on until that has ended."""
+
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         with switch:
             result = function(*args, **kwargs)
@@ -103,6 +113,8 @@ def _around(switch: Switch, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _around_async(switch: Switch, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap an async function."""
+
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         with switch:
             return await function(*args, **kwargs)
@@ -111,35 +123,33 @@ def _around_async(switch: Switch, function: Callable[..., Any]) -> Callable[...,
 
 
 async def _awaited(switch: Switch, coroutine: Any) -> Any:
+    """Await a coroutine with the switch on."""
     with switch:
         return await coroutine
 
 
-def put(value: object, *places: dict[object, Any]) -> Callable[[], None]:
-    """Puts a value in those places under a key of its own; gives what takes it out again."""
-    key = object()
-    for place in places:
-        place[key] = value
+class _Time(Switch):
+    """A switch that replaces time."""
 
-    def take_out() -> None:
-        for place in places:
-            place.pop(key, None)
+    def __init__(self, *, seed: int | None = None, everywhere: bool = False) -> None:
+        super().__init__(everywhere=everywhere)
+        self._seed = None if seed is None else whole("seed", seed, at_least=None)
 
-    return take_out
+    def _replace_time(self, fake: FakeTime) -> None:
+        """Put fake time in force, with a random source of this seed or else that of the switch around it."""
+        rng = seeded_rng()
+        if self._seed is not None:
+            from random import Random
 
-
-class _TimeSwitch(Switch):
-    """Something stands in for time, sync and async: for its clock and for every wait."""
-
-    def _stand_in(self, fake: FakeTime) -> None:
-        undo = put(fake, fakes, fake_everywhere) if self._everywhere else put(fake, fakes)
-        self._enter(fake_here, fake, undo)
+            rng = Random(self._seed)
+        self._switch_on(fake if rng is None else SeededTime(fake, rng), fake_here, fakes, fake_everywhere)
 
 
-class no_waits(_TimeSwitch):  # noqa: N801 - used like a function
-    """Skips every wait, sync and async, and gives the list of them.
+class no_waits(_Time):  # noqa: N801 - used like a function
+    """Skip every wait, sync and async, and return the list of them.
 
-    The clock goes on, and is ahead by what was skipped, so that deadlines hold.
+    The clock is ahead by the time that was skipped, so that deadlines hold. With a ``seed`` the waits of
+    policies without an ``rng`` are the same each time.
 
     >>> from redouble import retry
     >>> from redouble.testing import scripted
@@ -148,22 +158,24 @@ class no_waits(_TimeSwitch):  # noqa: N801 - used like a function
     'page'
     >>> len(waits)
     1
+    >>> with no_waits(seed=7) as waits:
+    ...     retry(scripted(TimeoutError(), "page"))()
+    'page'
+    >>> waits
+    [0.32383276483316237]
     """
-
-    def __init__(self, *, everywhere: bool = False) -> None:
-        super().__init__(everywhere=everywhere)
 
     def __enter__(self) -> Waits:
         waits = Waits()
-        self._stand_in(waits)
+        self._replace_time(waits)
         return waits
 
 
-class fake_time(_TimeSwitch):  # noqa: N801 - used like a function
-    """Puts a `FakeClock` in the place of time, for every policy and guard, and gives it.
+class fake_time(_Time):  # noqa: N801 - used like a function
+    """Replace time by a `FakeClock`, for every policy and guard, and return it.
 
-    A new one, which begins at 0, unless you give one. An attempt takes no time unless it advances the clock,
-    or is a script with `after`.
+    Without ``clock`` it is a new one, which begins at 0. An attempt takes no time unless it advances the
+    clock, or is a script with `after`. ``seed`` is that of `no_waits`.
 
     >>> from redouble import retry
     >>> from redouble.testing import after, scripted
@@ -174,18 +186,20 @@ class fake_time(_TimeSwitch):  # noqa: N801 - used like a function
     True
     """
 
-    def __init__(self, clock: FakeClock | None = None, *, everywhere: bool = False) -> None:
-        super().__init__(everywhere=everywhere)
+    def __init__(
+        self, clock: FakeClock | None = None, *, seed: int | None = None, everywhere: bool = False
+    ) -> None:
+        super().__init__(seed=seed, everywhere=everywhere)
         self._clock = clock
 
     def __enter__(self) -> FakeClock:
         clock = FakeClock() if self._clock is None else self._clock
-        self._stand_in(clock)
+        self._replace_time(clock)
         return clock
 
 
 class retries_disabled(Switch):  # noqa: N801 - used like a function
-    """Switches retries off: the first failure passes through, and a refused result is given as it is.
+    """Switch retries off: the first failure is raised, and a rejected result is returned.
 
     >>> from redouble import retry
     >>> from redouble.testing import scripted
@@ -195,17 +209,12 @@ class retries_disabled(Switch):  # noqa: N801 - used like a function
     TimeoutError: slow
     """
 
-    def __init__(self, *, everywhere: bool = False) -> None:
-        super().__init__(everywhere=everywhere)
-
     def __enter__(self) -> None:
-        mark = object()
-        undo = put(mark, switched_off_everywhere) if self._everywhere else put(mark, switches_off)
-        self._enter(switched_off, mark, undo)
+        self._switch_on(object(), switched_off, switches_off, switched_off_everywhere)
 
 
 class capped(Switch):  # noqa: N801 - used like a function
-    """Lets no call make more than so many attempts, whatever its policy says; the first call counts.
+    """Limit every call to ``attempts`` attempts, whatever its policy says; the first call counts.
 
     Of several that are in force the lowest holds.
 
@@ -225,6 +234,6 @@ class capped(Switch):  # noqa: N801 - used like a function
         self._attempts = whole("attempts", attempts, at_least=1)
 
     def __enter__(self) -> None:
-        undo = put(self._attempts, caps, caps_everywhere) if self._everywhere else put(self._attempts, caps)
-        around = cap_here.get()
-        self._enter(cap_here, self._attempts if around is None else min(around, self._attempts), undo)
+        around = None if self._everywhere else cap_here.get()
+        lowest = self._attempts if around is None else min(around, self._attempts)
+        self._switch_on(lowest, cap_here, caps, caps_everywhere)

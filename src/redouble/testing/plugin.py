@@ -1,11 +1,12 @@
-"""Fixtures for pytest, to be asked for by name; nothing is switched on by itself.
+"""Fixtures for pytest. Tests request them by name; nothing is switched on by default.
 
 In the ``conftest.py`` at the root of your tests:
 
     pytest_plugins = ["redouble.testing.plugin"]
 
-``redouble_clock`` and ``no_waits`` hold for the whole process, so for code in other threads too. A test asks
-for one of them, not for both.
+``redouble_clock`` and ``no_waits`` hold for the whole process, so for code in other threads too. A test uses
+one of them, not both. With ``@pytest.mark.parametrize("redouble_seed", [7])``, or a fixture ``redouble_seed``
+of your own that returns a number, the waits are the same each time.
 """
 
 from __future__ import annotations
@@ -22,14 +23,20 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def redouble_clock() -> Iterator[FakeClock]:
-    """Time that stands still but for what is waited: every policy and guard in the process goes by it."""
-    with _switches.fake_time(everywhere=True) as clock:
+def redouble_seed() -> int | None:
+    """The seed of the waits; ``None`` for random ones."""
+    return None
+
+
+@pytest.fixture
+def redouble_clock(redouble_seed: int | None) -> Iterator[FakeClock]:
+    """A `FakeClock` for every policy and guard in the process; waits advance it."""
+    with _switches.fake_time(seed=redouble_seed, everywhere=True) as clock:
         yield clock
 
 
 @pytest.fixture
-def no_waits() -> Iterator[Waits]:
-    """Every wait in the process is skipped; the list of them."""
-    with _switches.no_waits(everywhere=True) as waits:
+def no_waits(redouble_seed: int | None) -> Iterator[Waits]:
+    """Every wait in the process is skipped; the fixture is the list of them."""
+    with _switches.no_waits(seed=redouble_seed, everywhere=True) as waits:
         yield waits

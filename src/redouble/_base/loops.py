@@ -1,0 +1,216 @@
+"""asyncio and trio: which of them runs here, sleep, time limits, cancellation.
+
+Found at run time and never imported before they are needed; anyio runs on one of the two.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from .checks import INF
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any, Self
+
+
+def in_trio() -> Any:
+    """Return the module trio if this code runs in one of its tasks, else ``None``."""
+    trio: Any = sys.modules.get("trio")
+    try:
+        return trio if trio and trio.lowlevel.current_task() else None
+    except RuntimeError:
+        return None
+
+
+def in_event_loop() -> bool:
+    """Return whether an event loop runs in this thread, which a sync wait would block."""
+    asyncio: Any = sys.modules.get("asyncio")
+    if asyncio is not None and asyncio._get_running_loop() is not None:
+        return True
+    return in_trio() is not None
+
+
+def sleep(seconds: float) -> Any:
+    """Return a coroutine that sleeps in the library that runs this task; also 0 s lets others run."""
+    if trio := in_trio():
+        return trio.sleep(seconds)
+    import asyncio
+
+    return asyncio.sleep(seconds)
+
+
+async def limited(seconds: float, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a sync or async function, and cancel it after that many seconds. Returns ``None`` then."""
+    with time_limit(seconds):
+        answer = function(*args)
+        return (await answer) if hasattr(answer, "__await__") else answer
+    return None
+
+
+def time_limit(seconds: float | None) -> NoLimit:
+    """Return a plain context manager that cancels the block after that many seconds; ``None`` for never.
+
+    When it strikes, the block's cancellation ends there and ``struck`` is true; a cancellation that
+    comes from outside passes through, also at the same instant. ``cut_off()`` gives the cancellation, once:
+    its traceback shows where the block was.
+    """
+    if seconds is None:
+        return _NO_LIMIT
+    return TrioLimit(seconds) if in_trio() else AsyncioLimit(seconds)
+
+
+class NoLimit:
+    """No time limit, and the interface of those below."""
+
+    struck = False
+    _cut: BaseException | None = None
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> bool:
+        return self.struck
+
+    def cut_off(self) -> BaseException | None:
+        """Return the cancellation that ended the block, and forget it: its frames hold this object."""
+        cut, self._cut = self._cut, None
+        return cut
+
+
+_NO_LIMIT = NoLimit(INF)
+
+
+class AsyncioLimit(NoLimit):
+    """`asyncio.timeout` for a plain ``with``: its coroutines never suspend, so they can be stepped."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        import asyncio
+
+        self._timeout: Any = asyncio.timeout(seconds)
+
+    def __enter__(self) -> Self:
+        run_now(self._timeout.__aenter__())
+        return self
+
+    def __exit__(self, *error: Any) -> bool:
+        try:
+            run_now(self._timeout.__aexit__(*error))
+        except TimeoutError:
+            self.struck, self._cut = True, error[1]
+        return self.struck
+
+
+class TrioLimit(NoLimit):
+    """A trio cancel scope with the same interface."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        trio = in_trio()
+        self._scope: Any = trio.CancelScope(deadline=trio.current_time() + seconds)
+
+    def __enter__(self) -> Self:
+        self._scope.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> bool:
+        self._scope.__exit__(*error)
+        # Not by what __exit__ gives, which is true of a block without an error too.
+        self.struck = bool(self._scope.cancelled_caught)
+        self._cut = error[1] if self.struck else None
+        return self.struck
+
+
+def run_now(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that never suspends, and return its result."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+
+
+# Cancellation of asyncio tasks, which count the requests to cancel them (`asyncio.Task.cancelling`).
+
+# The requests that a task had when it was last looked at in doubt. A WeakKeyDictionary, once it is needed.
+_requests_seen: Any = None
+
+# As Python itself keeps them, whatever an exception's own attributes do.
+_trace: Any = BaseException.__dict__["__traceback__"]
+_context: Any = BaseException.__dict__["__context__"]
+
+
+def cancel_requests() -> int:
+    """Return how many requests to cancel it the running asyncio task has; 0 elsewhere."""
+    asyncio: Any = sys.modules.get("asyncio")
+    try:
+        requests: int = asyncio.current_task().cancelling()
+    except (AttributeError, RuntimeError):
+        return 0  # no asyncio, no loop, no task, or a task of another library that does not count
+    return requests
+
+
+def requests_before(error: BaseException | None) -> int:
+    """Return how many there were before an attempt that has failed with this error, as far as can be told.
+
+    For attempts that did not look before, so that a success costs nothing. A cancellation that a caller is
+    handling was there before: cleanups are retried. One that was handled within the attempt was not. If there
+    is no sign of either, somebody has swallowed one: it was there before if an earlier call has met it.
+    """
+    import asyncio
+    from weakref import WeakKeyDictionary
+
+    callers, cancellation = _running_frames(), asyncio.CancelledError
+    # By the class: isinstance would ask an exception for attributes, which may raise.
+    signs = [_trace.__get__(each) for each in _chain(error) if issubclass(type(each), cancellation)]
+    if signs:
+        # The first frame of a traceback is the one in which the exception is being handled.
+        return int(any(trace is not None and trace.tb_frame in callers for trace in signs))
+    global _requests_seen
+    seen: WeakKeyDictionary[Any, int] = WeakKeyDictionary() if _requests_seen is None else _requests_seen
+    _requests_seen, task = seen, asyncio.current_task()
+    before = seen.get(task, 0)
+    seen[task] = cancel_requests()
+    return before
+
+
+def requests_of_groups(error: BaseException) -> int:
+    """Return how many requests task groups have made and not taken back, in which the attempt failed.
+
+    Before Python 3.13 a group that is already waiting for its tasks, when one of them fails, cancels the task
+    it is in and never calls ``uncancel``.
+    """
+    left = 0
+    for each in _chain(error) if sys.version_info < (3, 13) else ():
+        trace = _trace.__get__(each)
+        while trace is not None:
+            frame = trace.tb_frame
+            if (
+                frame.f_code.co_name == "__aexit__"
+                and frame.f_globals.get("__name__") == "asyncio.taskgroups"
+            ):
+                left += bool(frame.f_locals["self"]._parent_cancel_requested)
+            trace = trace.tb_next
+    return left
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """Return the error, and those that were being handled when it was raised."""
+    chain: dict[int, BaseException] = {}
+    while error is not None and id(error) not in chain:
+        chain[id(error)] = error
+        error = _context.__get__(error)
+    return list(chain.values())
+
+
+def _running_frames() -> set[Any]:
+    frames: set[Any] = set()
+    frame: Any = sys._getframe()
+    while frame is not None:
+        frames.add(frame)
+        frame = frame.f_back
+    return frames

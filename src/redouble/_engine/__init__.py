@@ -1,0 +1,1 @@
+"""One call, from the first attempt to the error that is raised."""

@@ -1,0 +1,461 @@
+"""Read the evidence on one exception or HTTP status, in the order in which it counts.
+
+Each question is a function that returns a verdict, or None to pass on to the next one. ``QUESTIONS`` is the
+order. `Judge` looks into groups and wrappers where no question has an answer.
+"""
+
+from __future__ import annotations
+
+import errno
+from functools import lru_cache
+
+from .._base.headers import no_headers, reader
+from .._base.record import Record
+from ..errors import BulkheadFull, CircuitOpen
+from . import _table_codes as codes
+from . import _table_statuses as t
+from ._codes import grpc_enum, is_named, sqlstate
+from ._probe import (
+    around,
+    delay,
+    error_response,
+    get,
+    has_none_of,
+    has_own,
+    item,
+    message,
+    status_code,
+    text,
+    texts,
+    whole,
+)
+from ._retry_after import INTERESTING, hint, should_retry, shows_limit
+from ._table_statuses import EVIDENCE, EVIDENCE_NAMES, SAID_BY_CLASS, Cause
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .._base.headers import Reader
+    from ._judge import ClassInfo
+    from ._table_statuses import Meaning
+
+_LONGEST_TEXT = 2000  # characters that are searched
+_LONGEST_CODE = 60
+_DELAYS = frozenset(t.DELAY_ATTRIBUTES)
+
+
+class Verdict(Record):
+    """What a failure means for the call that failed.
+
+    ``unprocessed`` says that the request certainly had no effect, so that even a call that is not idempotent
+    may be repeated. ``retry_after`` is the wait in seconds that the server asks for. ``reason`` names the
+    evidence.
+
+    >>> Verdict(True, Cause.timeout, reason="TimeoutError")
+    Verdict(retryable=True, cause=<Cause.timeout: 'timeout'>, status=None, retry_after=None,
+            reason='TimeoutError', unprocessed=False)
+    """
+
+    __slots__ = ("retryable", "cause", "status", "retry_after", "reason", "unprocessed")  # noqa: RUF023
+
+    retryable: bool
+    cause: Cause
+    status: int | None
+    retry_after: float | None
+    reason: str
+    unprocessed: bool
+
+    def __init__(
+        self,
+        retryable: bool,
+        cause: Cause = Cause.unknown,
+        status: int | None = None,
+        retry_after: float | None = None,
+        reason: str = "",
+        unprocessed: bool = False,
+    ) -> None:
+        # By the slots themselves, for speed: there is one verdict for each failure.
+        _set_retryable(self, retryable)
+        _set_cause(self, cause)
+        _set_status(self, status)
+        _set_retry_after(self, retry_after)
+        _set_reason(self, reason)
+        _set_unprocessed(self, unprocessed)
+
+
+_set_retryable, _set_cause, _set_status, _set_retry_after, _set_reason, _set_unprocessed = [
+    Verdict.__dict__[field].__set__ for field in Verdict._fields
+]
+
+
+class Evidence:
+    """What the questions share about one exception.
+
+    ``empty``: neither the exception nor its class has an attribute that counts as evidence. ``bare``: none of
+    them has a value.
+    """
+
+    __slots__ = (
+        *("bare", "deep", "delay", "empty", "exc", "header", "headers", "hint", "info", "meaning", "name"),
+        *("question", "status", "statuses"),
+    )
+    question: str
+    """The question that decided; set by ``first_answer``."""
+
+    def __init__(
+        self, exc: BaseException, info: ClassInfo, statuses: frozenset[int], now: float | None
+    ) -> None:
+        self.exc = exc
+        self.info = info
+        self.name = type(exc).__name__
+        self.statuses = statuses
+        self.meaning = info.meaning
+        self.deep = info.deep
+        self.status: int | None = None
+        self.headers: object = None
+        self.header: Reader = no_headers
+        self.delay: float | None = None
+        self.hint: float | None = None
+        self.empty = info.blank and not has_own(exc, EVIDENCE_NAMES)
+        self.bare = (
+            has_none_of(exc, SAID_BY_CLASS) if self.empty else info.warns or has_none_of(exc, EVIDENCE)
+        )
+        if self.bare:
+            return
+        self.status, self.headers = error_response(exc)
+        if self.status is None and info.coded:
+            code = whole(get(exc, "code"))
+            self.status = code if code is not None and 400 <= code <= 599 else None
+        if self.empty or not info.blank or has_own(exc, _DELAYS):
+            wait = delay(exc, now)
+            if wait or info.own:  # some libraries set zero where the server said nothing
+                self.delay = self.hint = wait
+        if self.headers is not None:
+            self.header = reader(self.headers, INTERESTING)
+            if self.header is not no_headers:
+                found = hint(self.header, self.status, now)
+                self.hint = self.delay if found is None else found
+
+    def verdict(self, meaning: Meaning, reason: str) -> Verdict:
+        """Return the verdict of a meaning, with the status and the hint of this exception."""
+        return Verdict(meaning.retryable, meaning.cause, self.status, self.hint, reason, meaning.unprocessed)
+
+
+# The questions
+
+
+def _own(evidence: Evidence) -> Verdict | None:
+    """Is it an error of redouble? Then there was a decision already."""
+    if not evidence.info.own:
+        return None
+    # For those who retry it all the same: when the circuit lets calls through, and that nothing was called.
+    rejected = isinstance(evidence.exc, (BulkheadFull, CircuitOpen))
+    return Verdict(False, Cause.permanent, None, evidence.delay, f"redouble's own {evidence.name}", rejected)
+
+
+def _code(evidence: Evidence) -> Verdict | None:
+    """Does it carry a code of its package, or an SQLSTATE?"""
+    answer = None
+    for read in evidence.info.readers:
+        answer = read(evidence.exc)
+        if answer is not None:
+            break
+    else:
+        # Of any package; but an exception with the headers of an HTTP response comes from no database.
+        if not evidence.bare and evidence.headers is None:
+            answer = sqlstate(evidence.exc) or grpc_enum(evidence.exc)
+    if answer is None:
+        return None
+    meaning, reason, *waits = answer
+    if waits and evidence.hint is None:
+        evidence.hint = waits[0]
+    if meaning.inside:  # not an answer yet: it counts if nothing better is found inside
+        evidence.meaning, evidence.deep = meaning, True
+        return None
+    return evidence.verdict(meaning, reason)
+
+
+def _status(evidence: Evidence) -> Verdict | None:
+    """Does it report an HTTP status that is a failure?"""
+    status, headers, exc = evidence.status, evidence.headers, evidence.exc
+    if status is None or (status < 400 and status not in evidence.statuses):
+        return None
+    if headers is None and t.MADE_UP_STATUSES.get(status) in [package for package, _ in evidence.info.names]:
+        evidence.status = None
+        return None
+    if status == 429 and (not evidence.info.blank or has_own(exc, LIMITS)):
+        limit = hopeless(exc)
+        if limit is not None:
+            return Verdict(False, Cause.rate_limited, status, None, f"HTTP 429, {limit}", True)
+    if evidence.hint is None and evidence.header is no_headers:
+        found = _bare_verdict(status, evidence.statuses)
+    else:
+        found = http_verdict(status, evidence.header, evidence.hint, evidence.delay, evidence.statuses)
+    if status in t.MAYBE_THROTTLED and not found.retryable:
+        words = _throttled(evidence)
+        if words is not None:
+            return evidence.verdict(t.RATE_LIMITED, f"HTTP {status}, which says {words}")
+    if (
+        status < 500
+        or not found.retryable
+        or not (headers is None or (type(headers) is dict and not headers))
+    ):
+        return found
+    # Some libraries report a 500 for any error that they caught.
+    ruled_out = doubt(exc) if status == 500 else untrusted(exc)
+    if ruled_out is None or not has_none_of(exc, t.RESPONSE_ATTRIBUTES):
+        return found
+    words, meaning = ruled_out
+    return evidence.verdict(meaning, f"{words} {evidence.name} with HTTP {status}")
+
+
+def _throttled(evidence: Evidence) -> str | None:
+    """Return the words by which a response with an ambiguous status means a rate limit."""
+    name = evidence.info.word
+    if name is not None and name[1].cause in (Cause.rate_limited, Cause.unavailable):
+        return name[0]
+    body = get(evidence.exc, "body")
+    found = [get(evidence.exc, field) for field in t.MESSAGE_ATTRIBUTES]
+    found += [item(part, field) for part in (body, item(body, "error")) for field in t.MESSAGE_ATTRIBUTES]
+    for part in (*found, *evidence.exc.args[:2]):
+        said = (text(part) or "")[:_LONGEST_TEXT]
+        if codes.AWS.get(said.rpartition("#")[2]) is t.RATE_LIMITED_NOT_SENT:
+            return said
+        lower = said.lower()
+        for words in t.THROTTLING_TEXTS:
+            if words in lower:
+                return f'"{words}"'
+    return None
+
+
+def _class(evidence: Evidence) -> Verdict | None:
+    """Is its class in the table?"""
+    meaning, info = evidence.meaning, evidence.info
+    if meaning is None or meaning.inside:
+        return None
+    if info.open and (info.word is not None or isinstance(evidence.exc.__cause__, Exception)):
+        return None  # of a base class, which its own cause or name outranks
+    return evidence.verdict(meaning, evidence.name)
+
+
+def _claim(evidence: Evidence) -> Verdict | None:
+    """Does it say itself that it may be retried?"""
+    if evidence.delay is not None:
+        reason = f"{evidence.name} that asks to wait {evidence.delay:g} s"
+        return evidence.verdict(t.RATE_LIMITED_NOT_SENT, reason)
+    if evidence.bare or (evidence.meaning is not None and evidence.meaning.retryable):
+        return None  # the latter is a wrapper that is retried anyway, but may hold better evidence
+    for name in t.CLAIM_ATTRIBUTES:
+        if get(evidence.exc, name) is True:
+            ruled_out = doubt(evidence.exc)
+            words, meaning = ruled_out or ("", t.RETRYABLE)
+            return evidence.verdict(meaning, f"{words} {evidence.name} with {name}=True".lstrip())
+    return None
+
+
+def _system(evidence: Evidence) -> Verdict | None:
+    """Does the operating system's class or number decide?"""
+    exc, info = evidence.exc, evidence.info
+    if evidence.meaning is not None:
+        return None
+    if not info.system:
+        return _errno_of_others(evidence)
+    number = whole(get(exc, "errno"))
+    meaning = info.builtin or t.WINERRORS.get(whole(get(exc, "winerror")) or 0) or t.ERRNOS.get(number or 0)
+    if meaning is not None:
+        shown = "" if number is None else f" ({errno.errorcode.get(number, number)})"
+        return evidence.verdict(meaning, evidence.name + shown)
+    status = status_code(number) if info.installed else None
+    if status is not None:  # some clients raise an OSError(404, "Not Found")
+        evidence.status = status
+        return http_verdict(status, no_headers, None, None, evidence.statuses)
+    if info.vague is not None and info.veto is not None:
+        word, meaning = info.veto
+        return evidence.verdict(meaning, f"{evidence.name}, whose name says {word}")
+    evidence.meaning = info.vague
+    return _every_address(evidence) if number is None else None
+
+
+def _errno_of_others(evidence: Evidence) -> Verdict | None:
+    """Judge an errno on an error that is not an OSError: it counts if it means the network."""
+    info = evidence.info
+    if info.readers or info.deep or evidence.empty:  # its numbers may be codes of its package
+        return None
+    number = whole(get(evidence.exc, "errno")) or 0
+    meaning = t.NETWORK_ERRNOS.get(number)
+    if meaning is None:
+        return None
+    reason = f"{evidence.name} with errno {errno.errorcode.get(number, number)}"
+    return Verdict(True, meaning.cause, evidence.status, evidence.hint, reason)
+
+
+def _every_address(evidence: Evidence) -> Verdict | None:
+    """Judge asyncio's error for a host all of whose addresses failed: one transient errno is enough."""
+    said = message(evidence.exc)
+    if not said.startswith(t.ALL_ADDRESSES_FAILED):
+        return None
+    numbers = [part.partition("]")[0] for part in said.replace("[WinError ", "[Errno ").split("[Errno ")[1:]]
+    known = [number for number in numbers if number.isdecimal() and len(number) < 6]
+    meanings = [t.ERRNOS.get(int(number), t.PERMANENT) for number in known]
+    transient = [meaning for meaning in meanings if meaning.retryable]
+    if not transient:
+        return None
+    meaning = transient[0] if False in [meaning.unprocessed for meaning in transient] else t.CONNECTION
+    return evidence.verdict(meaning, f"{evidence.name}: every address failed, errno {', '.join(numbers)}")
+
+
+# With the names that ``explain`` prints.
+QUESTIONS: tuple[tuple[str, Callable[[Evidence], Verdict | None]], ...] = (
+    ("own error", _own),
+    ("code", _code),
+    ("HTTP status", _status),
+    ("class", _class),
+    ("own claim", _claim),
+    ("operating system", _system),
+)
+
+
+def first_answer(evidence: Evidence) -> Verdict | None:
+    """Return the verdict of the first question that has one."""
+    if evidence.info.mute and evidence.empty and evidence.bare:
+        return None
+    for name, question in QUESTIONS:
+        found = question(evidence)
+        if found is not None:
+            evidence.question = name
+            return found
+    return None
+
+
+# HTTP
+
+
+def http_verdict(
+    status: int, header: Reader, hint: float | None, own: float | None, statuses: frozenset[int]
+) -> Verdict:
+    """Judge a status with its headers; ``own`` is a delay that the exception itself has."""
+    # A 403 needs more than a reset header, which is sent with every response.
+    hinted = hint is not None if status != 403 else own is not None or shows_limit(header)
+    said = None if header is no_headers else should_retry(header)
+    retryable, cause, unprocessed = _meaning_of(status, hinted, said, statuses)
+    reason = http_reason(status, header, hint, said)
+    if hint is None and cause is Cause.rate_limited:
+        reason += " (rate limited)"
+    return Verdict(retryable, cause, status, hint, reason, unprocessed)
+
+
+@lru_cache(500)
+def _bare_verdict(status: int, statuses: frozenset[int]) -> Verdict:
+    """Judge a status for which neither headers nor a delay count; made once."""
+    return http_verdict(status, no_headers, None, None, statuses)
+
+
+@lru_cache(3000)
+def _meaning_of(
+    status: int, hinted: bool, said: bool | None, statuses: frozenset[int]
+) -> tuple[bool, Cause, bool]:
+    """Return whether a status is retryable, its cause, and whether it is unprocessed; computed once."""
+    retryable = said
+    if retryable is None:
+        as_500 = status >= 500 and status not in t.STATUS_CAUSES and 500 in statuses
+        retryable = status in statuses or as_500 or (hinted and status in t.RETRYABLE_WHEN_HINTED)
+    unprocessed = status in t.UNPROCESSED_STATUSES or (hinted and status in t.UNPROCESSED_WHEN_HINTED)
+    cause = Cause.rate_limited if status == 403 and hinted else cause_of(status)
+    if retryable and cause is Cause.permanent:
+        cause = Cause.unavailable  # the server or the classifier says that it is transient
+    return retryable, cause, unprocessed
+
+
+def cause_of(status: int) -> Cause:
+    """Return why a server sends an HTTP status."""
+    found = t.STATUS_CAUSES.get(status)
+    if found is not None:
+        return found
+    return Cause.unknown if status < 400 else Cause.permanent if status < 500 else Cause.server_error
+
+
+def http_reason(status: int, header: Reader, hint: float | None, said: bool | None) -> str:
+    """Return the evidence in words: the status, the delay, and the server's own answer."""
+    reason = f"HTTP {status}"
+    if hint is not None:
+        given = "Retry-After:" if header("retry-after") is not None else "a delay of"
+        reason += f" with {given} {hint:g}"
+    if said is not None:
+        reason += ", which the server says to retry" if said else ", which the server says not to retry"
+    return reason
+
+
+# Reasons to doubt weak evidence. The name of a class, a claim, a code in words, and a status without a
+# response are what a library made of a failure, and libraries call a bad certificate a lost connection or a
+# status of 500.
+
+_CERTIFICATE_TEXT = "certificate verify failed"
+UNTRUSTED = f"{_CERTIFICATE_TEXT} inside"
+_DENIED = "access denied"  # not "denied" alone, which a throttled request may be, too
+_TEXTS = ("message", "msg", "reason", "detail")
+_SPACED = str.maketrans(dict.fromkeys("\"'`()[]{}<>,;:=!?|", " "))  # not "/" and ".": a path is no evidence
+_CODES = ("code", "error_code", "error")
+_LIMITS = ("error_type", "name", "type", "error_code")
+# The names of all attributes that may hold the code of a limit.
+LIMITS = frozenset({"code", "body", *_LIMITS})
+
+
+def doubt(exc: BaseException) -> tuple[str, Meaning] | None:
+    """Return what rules weak evidence out, in words that a class name follows, and its meaning; or None."""
+    limit = hopeless(exc)
+    if limit is not None:
+        return f"{limit} in", t.PERMANENT
+    attributes = [(text(get(exc, name)) or "")[:_LONGEST_TEXT] for name in _TEXTS]
+    for said in ("\n".join(texts(exc)), *attributes):
+        lower = said.lower()
+        if _CERTIFICATE_TEXT in lower.replace("_", " "):
+            return UNTRUSTED, t.PERMANENT
+        if _DENIED in lower:
+            return f'"{_DENIED}" in the text of', t.UNAUTHORIZED
+        for word in lower.translate(_SPACED).split():
+            meaning = codes.DOUBTS.get(word.strip("."))
+            if meaning is not None:
+                return f'"{word.strip(".")}" in the text of', meaning
+    return untrusted(exc)
+
+
+def untrusted(exc: BaseException) -> tuple[str, Meaning] | None:
+    """Return the words for a bad certificate among the errors before an error, and its meaning; or None."""
+    for error in around(exc):
+        said = "\n".join(texts(error)).lower().replace("_", " ")
+        if _CERTIFICATE_TEXT in said or is_named(error, "SSLCertVerificationError"):
+            return UNTRUSTED, t.PERMANENT
+    return None
+
+
+def worded_code(exc: BaseException) -> tuple[str, Meaning] | None:
+    """Return the code in words that an error or its body carries, and its meaning, if it is transient."""
+    body = get(exc, "body")
+    for part in [*[get(exc, name) for name in _CODES], *[item(body, name) for name in _CODES]]:
+        for found in (part, item(part, "code")):
+            code = text(found) or ""
+            meaning = codes.WORDED.get(_squeezed(code))
+            if meaning is not None:
+                return code, meaning
+    return None
+
+
+def hopeless(exc: BaseException) -> str | None:
+    """Return the vendor's code for a limit that no wait lifts, if the error carries one."""
+    body = get(exc, "body")
+    # Where there is a status, as with aiohttp, .code warns when it is read.
+    own = _LIMITS if whole(get(exc, "status")) is not None else ("code", *_LIMITS)
+    found = [] if has_none_of(exc, own) else [get(exc, name) for name in own]
+    found += [item(part, name) for part in (body, item(body, "error")) for name in ("code", *_LIMITS)]
+    for part in found:
+        code = text(part)
+        if code is not None and _squeezed(code) in codes.HOPELESS:
+            return code
+    said = (text(body) or "")[:_LONGEST_TEXT].lower()
+    return next((words for words in codes.HOPELESS_TEXTS if words in said), None)
+
+
+def _squeezed(code: str) -> str:
+    """Return a code without separators: rate_limited and Rate-Limited are the same."""
+    return code[:_LONGEST_CODE].lower().replace("_", "").replace("-", "").replace(" ", "")

@@ -1,0 +1,300 @@
+"""Draw the pictures of the documentation: `python tests/tools/pictures/draw.py` writes docs/images.
+
+They show results of `redouble.simulate` with fixed seeds, so they cannot differ from the code; a test fails when one
+is stale. The dashboard shows what the code on its page counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from pictures.line_chart import LogScale, dotted_line, line_chart, scales_of
+
+from redouble._base.table import duration, share
+from redouble._cli.svg import LIGHT, Area, Page, at, small_multiples, steps
+from redouble.simulate import CONTENTION_STRATEGIES, budgets, contention, layers, outage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from pictures.line_chart import Lines
+
+    from redouble._cli.charts import Scale
+    from redouble.metrics import Counts, Snapshot
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+FOLDER = DOCS / "images"
+DASHBOARD_PAGE = DOCS / "how-to" / "observe-retries.md"
+SEED = 1
+
+
+def herd() -> str:
+    """When clients come back that have failed in the same instant."""
+    before, shown, away = 20.0, 2.0, 5.0
+    panels = {}
+    for strategy in ("no_jitter", "full_jitter", "equal_jitter", "decorrelated_jitter"):
+        found = outage(strategy, before=before, away=away, after=9.0, hangs=False, seed=SEED)
+        arrivals = found.arrivals[round((before - shown) / found.bin_seconds) :]
+        title = f"{strategy.replace('_', ' ')}: {found.peak:,} at once, at worst"
+        panels[title] = {"arrivals": [(x - shown, y) for x, y in steps(arrivals, found.bin_seconds)]}
+    return small_multiples(
+        "A service is away for 5 s: when 1,000 clients come back",
+        panels,
+        x_label="seconds since the service went away",
+        y_label="requests that arrive, in each tenth of a second",
+        caption="Without jitter all clients come back in the same instants, after 1, 3 and 7 s; with jitter each comes "
+        "at a moment of its own. Four attempts, base 1 s, cap 30 s; in between a client rests for 10 s on average. "
+        f"outage(away=5, after=9, hangs=False), seed {SEED}.",
+        band=(0.0, away, "away"),
+    )
+
+
+def metastable() -> str:
+    """What a service does before, during and after an outage, with guards and without."""
+    panels = {}
+    for strategy, title in (
+        ("full_jitter", "retries, no guard"),
+        ("full_jitter+budget", "with a budget"),
+        ("full_jitter+breaker", "with a breaker"),
+    ):
+        found = outage(strategy, bin_seconds=1.0, seed=SEED)
+        panels[title] = {
+            "answers in time": steps(found.served, 1.0),
+            "work for clients that have given up": steps(found.wasted, 1.0),
+        }
+    return small_multiples(
+        "The outage is over, the failure is not",
+        panels,
+        x_label="seconds",
+        y_label="requests worked off, in each second",
+        caption="Without a guard the service is fully busy when it is back, but for clients that have given up: "
+        "retries keep its queue long. A budget or a breaker takes that load away. 1,000 clients, full jitter, "
+        "four attempts, timeout 1 s, capacity 120 a second; budget: a tenth; breaker: open for 5 s at half failing. "
+        f"outage(), seed {SEED}.",
+        band=(20.0, 50.0, "away"),
+        columns=3,
+    )
+
+
+def contended() -> str:
+    """Calls and time that many writers of one row need, by how they wait."""
+    found = {
+        strategy.replace("_", " "): [
+            contention(strategy, clients=clients, runs=5, seed=SEED) for clients in (10, 20, 40, 60, 80, 100)
+        ]
+        for strategy in CONTENTION_STRATEGIES
+    }
+    return two_charts(
+        "Many clients write one row at once",
+        "by how they wait before they try again",
+        {
+            "writes tried, by all together": (curves(found, "clients", "calls"), False),
+            "seconds until all are done (log scale)": (curves(found, "clients", "seconds"), True),
+        },
+        x_label="clients that begin at once",
+        caption="Without backoff it is fast and costs the most writes; without jitter it takes a minute and saves "
+        "little; with jitter it is cheap and fast (writes of equal and full jitter are alike). Waits begin at 10 ms, "
+        f"decorrelated at 5 ms, and end at 2 s; a message takes 10 ms. Mean of contention(runs=5), seed {SEED}.",
+    )
+
+
+def layered() -> str:
+    """Calls that reach what is below all layers, for one call above them."""
+    found = {
+        name: [
+            (depth, layers(strategy, depth=depth, calls=calls, seed=SEED).amplification)
+            for depth in range(1, 6)
+        ]
+        for name, strategy, calls in (
+            ("each retries", "independent", 1),
+            ('nested="defer"', "defer", 1),
+            ('nested="stop"', "stop", 1),
+            ("budget of a tenth", "budget", 200),
+        )
+    }
+    return line_chart(
+        "Retries of layers multiply",
+        found,
+        x_label="layers that retry, one above the other",
+        y_label="calls that reach the last service, for one call of the user (log scale)",
+        caption="Each layer has four attempts, and the last service always fails. Alone they multiply: 4, 16, 64, 256, "
+        "1,024. If calls within a retried call defer to it they add up: 4, 7, 10, 13, 16. In one process, calls stop at "
+        "what an inner call has retried: 4. With budgets hardly anything is added. "
+        f"layers(), budgets over 200 calls, seed {SEED}.",
+        log_y=True,
+    )
+
+
+def budget_load() -> str:
+    """What retries cost and what they are good for, by how much fails."""
+    found = {
+        strategy.replace("_", " "): [
+            budgets(strategy, failure_rate=tenth / 10, clients=10, seed=SEED) for tenth in range(11)
+        ]
+        for strategy in ("no_retries", "three_retries", "token_budget", "ratio_budget")
+    }
+    return two_charts(
+        "What retries add to the load, and what they save",
+        "by what bounds them",
+        {
+            "requests for each call": (curves(found, "failure_rate", "load"), False),
+            "share of calls that succeed": (curves(found, "failure_rate", "success_rate"), False),
+        },
+        x_label="share of requests that fail",
+        caption="Plain retries save most calls, at up to four times the load, just when the server can bear it least. "
+        "Budgets save calls while few fail, and add little when many do. 10 clients, 10 calls a second each, 20 s; "
+        f"TokenBudget(capacity=50), RatioBudget(). budgets(clients=10), seed {SEED}.",
+    )
+
+
+def curves(found: Mapping[str, Sequence[object]], x: str, y: str) -> Lines:
+    """Two fields of results, as points."""
+    return {name: [(getattr(one, x), getattr(one, y)) for one in line] for name, line in found.items()}
+
+
+def two_charts(
+    title: str, what: str, charts: Mapping[str, tuple[Lines, bool]], *, x_label: str, caption: str
+) -> str:
+    """Two charts side by side, over the same x; lines of one name have one colour."""
+    page = Page(title, what, caption, 860, 350)
+    page.legend(list(next(iter(charts.values()))[0]))
+    left, top, right, bottom = page.inside(left=54, right=22, bottom=50)
+    step = (right - left + 56) / 2
+    for number, (name, (lines, log)) in enumerate(charts.items()):
+        x = left + step * number
+        area = Area(page, (x, top + 22, x + step - 56, bottom), *scales_of(lines, log=log, count=5))
+        page.write(x, top + 6, name, "panel")
+        area.frame(x_label)
+        for colour, points in enumerate(lines.values()):
+            dotted_line(area, points, colour)
+    return page.text()
+
+
+# The dashboard
+
+# Where columns begin; those of figures only end there.
+CALLS, OUTCOMES, RETRIES, TIMES, WAITED = 205, 225, 500, 610, 840
+ROW, BAR = 60, 12
+COLOURS = {"first try": 0, "recovered": 2, "gave up": 1, "refused": 3}
+
+
+def dashboard() -> str:
+    """What the code on the page about observing has counted."""
+    found = counted()
+    calls = sum(counts.calls for counts in found.policies.values())
+    page = Page(
+        "Retries at a glance",
+        "",
+        "Retries save all calls of orders that fail at first. At the end the payments service breaks down: its "
+        "circuit opens, and calls are refused at once. The figures are those of the table on the page: "
+        f"Counters.snapshot() after {calls:,} calls on fake time, seed 7.",
+        860,
+        ROW * len(found.policies) + 100,
+    )
+    for number, (outcome, colour) in enumerate(COLOURS.items()):
+        page.shape("rect", colour, x=20 + 100 * number, y=46, width=14, height=4, rx=2)
+        page.write(40 + 100 * number, 52, outcome, "label")
+    page.write(CALLS, 84, "calls", "axis end")
+    page.write(OUTCOMES, 84, "outcome, and success", "axis")
+    page.write(RETRIES, 84, "retries/call", "axis")
+    page.write(TIMES, 84, "p50 to p99 (log scale)", "axis")
+    page.write(WAITED, 84, "waited", "axis end")
+    times = LogScale([time for counts in found.policies.values() for time in took(counts)])
+    for number, (name, counts) in enumerate(found.policies.items()):
+        draw_policy(page, 94.0 + ROW * number, name, counts, times)
+    draw_guards(page, 94.0 + ROW * len(found.policies), found)
+    return page.text()
+
+
+def counted() -> Snapshot:
+    """What is counted by the block of the page that prints the table."""
+    page = DASHBOARD_PAGE.read_text("utf-8")
+    blocks = re.findall(r"^```python[^\n]*\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    (block,) = [block for block in blocks if "print(counters.table())" in block]
+    namespace: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(block, namespace)
+    return namespace["counters"].snapshot()
+
+
+def took(counts: Counts) -> list[float]:
+    """p50 and p99 of the calls of a policy."""
+    return [counts.call_seconds.quantile(part) or 0.0 for part in (0.5, 0.99)]
+
+
+def draw_policy(page: Page, top: float, name: str, counts: Counts, times: Scale) -> None:
+    line, bar = top + 23, top + 12
+    rule(page, top)
+    page.write(20, line, name, "panel")
+    page.write(CALLS, line, f"{counts.calls:,}", "figure end")
+    outcomes = dict(zip(COLOURS, outcomes_of(counts), strict=True))
+    x, width = float(OUTCOMES), 180 / counts.calls
+    for outcome, count in outcomes.items():
+        page.shape("rect", COLOURS[outcome], x=x, y=bar, width=width * count, height=BAR)
+        x += width * count
+    page.write(x + 9, line, share(counts.success_rate), "figure")
+    told = ", ".join([f"{count:,} {outcome}" for outcome, count in outcomes.items() if count])
+    page.write(OUTCOMES, line + 20, told, "axis")
+    per_call = counts.retries_per_call or 0.0
+    page.shape("rect", 6, x=RETRIES, y=bar, width=200 * per_call, height=BAR)
+    page.write(RETRIES + 200 * per_call + 9, line, f"{per_call:.2f}", "figure")
+    draw_times(page, line, took(counts), times)
+    page.write(WAITED, line, duration(counts.wait_seconds.total), "figure end")
+
+
+def outcomes_of(counts: Counts) -> list[int]:
+    failed = [sum(by_reason.values()) for by_reason in (counts.gave_up, counts.refused)]
+    return [counts.succeeded or 0, counts.recovered, *failed]
+
+
+def draw_times(page: Page, line: float, found: list[float], times: Scale) -> None:
+    low, high = (TIMES + 5 + 150 * times.place(time) for time in found)
+    page.shape("rect", 6, x=low, y=line - 7, width=high - low, height=4)
+    for x in (low, high):
+        page.shape("circle", 6, cx=x, cy=line - 5, r=5)
+    page.write(TIMES, line + 20, " to ".join([duration(time) for time in found]), "axis")
+
+
+def draw_guards(page: Page, top: float, found: Snapshot) -> None:
+    rule(page, top)
+    ((budget, level),), ((breaker, state),) = found.budgets.items(), found.breakers.items()
+    tokens, capacity, line = level.tokens or 0.0, level.capacity or 1.0, top + 26
+    page.write(20, line, f"budget {budget}", "panel")
+    track = f'x="{OUTCOMES}" y="{at(line - 11)}" width="180" height="{BAR}"'
+    page.add(f'<rect {track} class="f6" fill="{LIGHT[6]}" fill-opacity="0.25"/>')
+    page.shape("rect", 0, x=OUTCOMES, y=line - 11, width=180 * tokens / capacity, height=BAR)
+    page.write(OUTCOMES + 189, line, f"{tokens:.4g} of {capacity:.4g} tokens", "figure")
+    page.write(TIMES, line, f"breaker {breaker}", "panel")
+    page.shape("circle", 2 if state == "closed" else 1, cx=TIMES + 150, cy=line - 5, r=5)
+    page.write(TIMES + 162, line, state, "figure")
+
+
+def rule(page: Page, y: float) -> None:
+    page.add(f'<line x1="20" y1="{at(y)}" x2="840" y2="{at(y)}" class="grid" stroke="#e3e6ea"/>')
+
+
+PICTURES = {
+    "herd.svg": herd, "metastable.svg": metastable, "contention.svg": contended,
+    "layers.svg": layered, "budget-load.svg": budget_load, "dashboard.svg": dashboard,
+}  # fmt: skip
+
+
+def pictures() -> dict[str, str]:
+    """The text of each picture, by the name of its file."""
+    return {name: draw() for name, draw in PICTURES.items()}
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pictures().items():
+        (FOLDER / name).write_text(text, encoding="utf-8", newline="\n")
+        print(f"wrote {FOLDER / name}", file=sys.stderr)
