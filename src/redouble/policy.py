@@ -32,7 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import timedelta
-    from typing import Any, Literal, ParamSpec, TypeVar
+    from typing import Any, ClassVar, Literal, ParamSpec, TypeVar
 
     from typing_extensions import Unpack
 
@@ -487,6 +487,8 @@ class Policy(Base):
         "_variant",
         "_simple",
     )
+    # The client library that calls are made with, in the policies of `redouble.clients`.
+    _client: ClassVar[Any] = None
     # Computed from the fields once, for the engine.
     _in_context: bool  # whether a first attempt has a limit in time or an idempotency key
     _guarded: bool  # whether there is a guard

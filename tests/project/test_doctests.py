@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import pkgutil
 
 import pytest
 
-import redouble
+from support.package_source import all_modules, is_importable
 
-MODULES = ["redouble", *(module.name for module in pkgutil.walk_packages(redouble.__path__, "redouble."))]
+MODULES = [name for name in all_modules() if is_importable(name) and not name.endswith("__main__")]
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if not name.endswith("__main__")])
+@pytest.mark.parametrize("name", MODULES)
 def test_every_example_in_a_docstring_is_true(name: str) -> None:
     module = importlib.import_module(name)
     failed, _ = doctest.testmod(module, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)

@@ -25,6 +25,7 @@ budget breaker throttle bulkhead registry
 _policy policy
 _engine
 presets hedging shared dead_letters metrics testing
+clients
 simulate
 _cli
 __main__
@@ -51,6 +52,13 @@ WITH_OTHERS = {
     "testing.plugin": {"pytest"},
     "metrics._prometheus": {"prometheus_client"},
     "metrics._opentelemetry": {"opentelemetry"},
+    "clients.aiohttp": {"aiohttp"},
+    "clients.botocore": {"botocore"},
+    "clients.grpc": {"grpc"},
+    "clients.httpx": {"httpx"},
+    "clients.requests": {"requests"},
+    "clients.sqlalchemy": {"sqlalchemy"},
+    "clients.urllib3": {"urllib3"},
 }
 
 MODULES = sorted(

@@ -25,9 +25,17 @@ def all_modules() -> list[str]:
     return ["redouble", *(found.name for found in pkgutil.walk_packages(redouble.__path__, "redouble."))]
 
 
+def is_importable(module: str) -> bool:
+    """Return whether the client library of a module of `redouble.clients` is installed; true for other modules."""
+    package, _, client = module.rpartition(".")
+    if package != "redouble.clients" or client in ("asgi", "wsgi") or client.startswith("_"):
+        return True
+    return importlib.util.find_spec(client) is not None
+
+
 def public_modules() -> list[str]:
-    """Return the modules without an underscore at the beginning of any part of their name."""
-    return sorted(module for module in all_modules() if "._" not in module)
+    """Return the modules without an underscore at the beginning of any part of their name that can be imported."""
+    return sorted(module for module in all_modules() if "._" not in module and is_importable(module))
 
 
 def exported(module: str) -> list[str]:

@@ -53,11 +53,12 @@ GATES = [
     Gate("async call: files", 15, goal=14),
     Gate("async call: changes of file", 60, goal=60),
     Gate("frames per layer", 2, goal=2),
-    Gate("entries in src/redouble", 26, goal=26),
+    Gate("entries in src/redouble", 27, goal=27),
     Gate("modules that the import loads", 38, goal=38),
     # The goal is 85 % of what there was before the packages. Since then 820 lines more: floor and give_up_after, recover
     # and reset, logs and errors in events, keywords of other libraries, guards by key, nested="stop", seeds.
-    Gate("lines of code", 14_810, goal=13_786),
+    # The clients, one module for each library, may take 1,900 lines.
+    Gate("lines of code", 16_710, goal=13_786),
     Gate("docstring lines per 100 lines of code", 26, goal=35, least=True),
     Gate("comment lines per 100 lines of code", 4, goal=5, least=True),
     Gate("lines of the longest test file", 600, goal=600),

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from ..context import AttemptContext, Key
     from ..events import Event
     from ..policy import Policy, Rule
+    from .decide import Client
     from .guarding import Report
     from .note import Entry, Note
 
@@ -106,6 +107,8 @@ class Call:
     # Whether the flow yields SETTLED before a wait, as the drivers of blocks and generators need.
     stepwise = False
     guards: GuardPass | None = None
+    # The client library, in calls of `redouble.clients`: it knows the request, and how to close a response.
+    client: Client | None = None
     # Of a block whose running attempt was reset: reports of its success that must still be awaited.
     owed: list[Report] | None = None
     # When the call began; when it first failed, if nothing had to read the clock before.
@@ -174,6 +177,9 @@ class Call:
             self.in_task = self.awaits = True
         self.name = policy.name or name
         self.args, self.kwargs = args, kwargs
+        if policy._client is not None:
+            self.client = policy._client
+            self.name = policy.name or policy._client.name_of(*args)
         if first is None:
             plain_clock = policy.clock is None and not _clock.fakes
             self.clock = time.monotonic if plain_clock else _clock.clock_of(policy.clock)

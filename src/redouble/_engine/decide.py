@@ -36,7 +36,7 @@ from .note import already_retried, written
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeAlias
+    from typing import Any, Protocol, TypeAlias
 
     from ..breaker import Breaker
     from ..errors import RedoubleError
@@ -46,6 +46,33 @@ if TYPE_CHECKING:
 
     State: TypeAlias = "Call | Progress"
     Failure: TypeAlias = "Exception | RejectedResult"
+
+    class Client(Protocol):
+        """A client library, as a call of `redouble.clients` sees it. ``args`` are those of the call."""
+
+        def name_of(self, *args: Any) -> str:
+            """Return the name of a call whose policy has none."""
+            ...
+
+        def reason(self, result: Any) -> str:
+            """Return in a few words why a result was rejected."""
+            ...
+
+        def discard(self, result: Any) -> Any:
+            """Close a result that was rejected, before the wait; return an awaitable if that awaits."""
+            ...
+
+        def unrepeatable(self, *args: Any) -> str:
+            """Return why the request must not be sent again, such as a body that was read; or nothing."""
+            ...
+
+        def may_repeat(self, *args: Any) -> bool:
+            """Return whether the request may be sent twice: by its method, its key, or as a read."""
+            ...
+
+        def method_of(self, *args: Any) -> str:
+            """Return the method of the request, or what stands for it in a sentence."""
+            ...
 
 
 class RejectedResult(Record):
@@ -86,6 +113,9 @@ class Progress:
     rule_failures: dict[Any, int] | None = None
     # The guards to ask.
     guards: GuardPass | None = None
+    # The client library that sends the request, and the arguments that it was given.
+    client: Client | None = None
+    args: tuple[Any, ...] = ()
 
     def __init__(self, attempt: int = 1, **others: Any) -> None:
         self.attempt = attempt
@@ -141,8 +171,15 @@ def _decide(policy: Policy, progress: State, failure: Any, now: float) -> Wait |
     # failures show no request.
     if progress.begun < written.latest and (inner := _stopped(policy, progress, failure, rule)):
         return Stop(Reason.already_retried, inner, found)
-    evidence = failure.result if type(failure) is RejectedResult else failure
-    harmless = policy.idempotent is True or (policy.idempotent and shows_no_request(evidence))
+    if progress.client is None:
+        evidence = failure.result if type(failure) is RejectedResult else failure
+        harmless = policy.idempotent is True or (policy.idempotent and shows_no_request(evidence))
+    elif why := progress.client.unrepeatable(*progress.args):
+        return Stop(Reason.not_idempotent, why, found)
+    else:
+        harmless = policy.idempotent is True or (
+            policy.idempotent and progress.client.may_repeat(*progress.args)
+        )
     if not harmless and (unsafe := _unsafe_to_repeat(policy, progress, failure, found, rule)):
         return Stop(Reason.not_idempotent, unsafe, found)
     if policy.attempts is not None and progress.attempt >= policy.attempts:
@@ -358,6 +395,7 @@ def _failures(progress: State, key: Any) -> int:
 
 # 4xx that tell nothing of the effect, or are retried by default.
 _UNANSWERED = frozenset({408, 425, 429})
+_MIGHT_ACT_TWICE = "might act twice; if it may be repeated, say"
 
 
 def _unsafe_to_repeat(
@@ -369,11 +407,16 @@ def _unsafe_to_repeat(
         return None
     if policy.idempotent is False and not found.unprocessed:
         return "the call may have had an effect, and the policy says idempotent=False"
+    if progress.client is not None:
+        if found.unprocessed:
+            return None
+        method = progress.client.method_of(*progress.args)
+        return f"repeating this {method} {_MIGHT_ACT_TWICE} idempotent=True or send an Idempotency-Key"
     sent = find_requests(_evidence(failure), found.unprocessed, progress.outside).unrepeatable
     if sent is None:
         return None
-    how = "say idempotent=True" if sent.name else "say idempotent=True or send an Idempotency-Key"
-    return f"repeating this {sent.name or sent.method} might act twice; if it may be repeated, {how}"
+    how = "idempotent=True" if sent.name else "idempotent=True or send an Idempotency-Key"
+    return f"repeating this {sent.name or sent.method} {_MIGHT_ACT_TWICE} {how}"
 
 
 def _evidence(failure: Any) -> Any:

@@ -99,6 +99,8 @@ def flow(call: Call, failure: Any = None, attempt: AttemptContext | None = None)
                     if call.ending is not None:
                         break
                     failure = RejectedResult(result)
+            if call.client is not None and type(failure) is RejectedResult:
+                failure = RejectedResult(failure.result, call.client.reason(failure.result))
             if call.in_task and (cancel_requests() or call.cancels) and call.is_cancelled(failure):
                 break
             if call.guards is None:
@@ -111,6 +113,8 @@ def flow(call: Call, failure: Any = None, attempt: AttemptContext | None = None)
                         return failure.result
                     call.ending = failure
                 break
+            if call.client is not None and type(failure) is RejectedResult:
+                yield from _discard(call, failure.result)
             # Nothing of the attempt may live on during the wait: its frames would.
             failure = result = None
             if call.stepwise:
@@ -219,6 +223,14 @@ def _report(call: Call, reports: list[Report]) -> Flow:
         error, _ = yield in_time, call.time_left(), method, *args
         if error is not None:
             warn_once(guard, f"guard {guard.name} failed", error)
+
+
+def _discard(call: Call, result: Any) -> Flow:
+    """Close a response that is retried. An error of that is logged, and is not the call's."""
+    client: Any = call.client
+    error, _ = yield client.discard, result
+    if error is not None:
+        warn_once(client, f"closing a response of {call.name} failed", error)
 
 
 def _accepts(call: Call, result: Any) -> Flow:

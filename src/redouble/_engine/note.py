@@ -73,8 +73,10 @@ _at_fork: Any = getattr(os, "register_at_fork", dict)  # some platforms cannot f
 _at_fork(after_in_child=_after_fork)
 
 
-def history(error: BaseException, /) -> History | None:
+def history(error: object, /) -> History | None:
     """Return the attempts that were made before a call raised this error; ``None`` if it has no note of ours.
+
+    A response that a client of `redouble.clients` has returned after the last attempt has a history, too.
 
     It holds what the note says, as data: text and numbers, without secrets. Where an enclosing call did not
     retry what an inner call had retried already, it is the history of the inner call, unless the enclosing
@@ -257,6 +259,13 @@ def given_up_note(failure: object, begun: float) -> Note | None:
 def _attempts(note: Note) -> str:
     count = note._data[3]
     return f"{count} attempt{'s' if count != 1 else ''}"
+
+
+def passed_to(thing: Any, error: BaseException) -> None:
+    """Put the note of an error of ours on another object: with the message, which its summary is in."""
+    note: Any = _note_of(error)
+    _, *lines = note.split("\n")
+    thing.__notes__ = [_new("\n".join([f"{_NOTE}{error}", *lines]), note._data, note.final)]
 
 
 def put_note(error: BaseException, text: str) -> None:

@@ -18,6 +18,7 @@ from ._judge import class_info as class_info
 from ._probe import get, is_a, looks_like_headers, result_response, status_code, whole
 from ._probe import handed as handed
 from ._probe import leaves as leaves
+from ._requests import Sent, may_repeat_request, method_of
 from ._requests import find_requests as find_requests
 from ._retry_after import INTERESTING, hint, parse_retry_after
 from ._table_classes import CERTIFICATE_TEXT
@@ -356,7 +357,15 @@ def request_method(failure: object, /) -> str | None:
     return next((sent.method for sent in (found.unrepeatable, *found.sent) if sent and sent.method), None)
 
 
-# For policies and breakers
+# For policies, breakers and clients
+
+
+def may_repeat(method: object, request: object, headers: object) -> bool:
+    """Return whether a request that is at hand may be sent twice: by its method, its key, or as a read.
+
+    ``request`` has the URL and the body, by the names that client libraries give them.
+    """
+    return may_repeat_request(Sent(method_of(method), request, headers), (), [])
 
 
 _MOST_SILENT = 1_000

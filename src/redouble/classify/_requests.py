@@ -135,7 +135,7 @@ class Requests:
         last = sent[-1].method if sent else None
         for request in (*before, *sent):
             self.sent.append(request)
-            if _may_repeat(request, same[-1:], frames):
+            if may_repeat_request(request, same[-1:], frames):
                 continue
             # A redirect may change the method. The last request had no effect, not the one before.
             if _is_among(request, before) or request.method != last or not self._had_no_effect(same):
@@ -376,7 +376,9 @@ def _by_shape(frame: FrameType) -> Sent | None:
 # One request
 
 
-def _may_repeat(request: Sent, reported_by: tuple[BaseException, ...], frames: list[FrameType]) -> bool:
+def may_repeat_request(
+    request: Sent, reported_by: tuple[BaseException, ...], frames: list[FrameType]
+) -> bool:
     """Return whether a request may be sent twice: by its method, its key, or as a read."""
     if request.repeatable is not None:
         return request.repeatable
