@@ -26,7 +26,7 @@ for attempt in retrying(attempts=5):
         page = next(pages)
         if page is None:
             attempt.again("not ready", after=0.05)
-print(f"asked again: {page} on run {attempt.number}, before it: {attempt.previous}")
+print(f"polled: {page} on run {attempt.number}; previous run: {attempt.previous}")
 
 # A scope: each call is retried, and all calls share a deadline of 0.5 s.
 failures = {"disk": 1, "cpu": 0, "net": 99}
@@ -44,4 +44,4 @@ with retrying(Policy(attempts=20, base=0.05, deadline=0.5)) as call:
         try:
             print("scope:", call(read, sensor))
         except DeadlineExceeded as error:
-            print(f"scope: {sensor} used up the time, last error: {error.last_error}")
+            print(f"scope: {sensor} exceeded the deadline; last error: {error.last_error}")
