@@ -1,7 +1,7 @@
 """Draw the pictures of the documentation: `python tests/tools/pictures/draw.py` writes docs/images.
 
-They show results of `redouble.simulate` with fixed seeds, so they cannot differ from the code; a test fails when one
-is stale. The dashboard shows what the code on its page counts.
+Charts show results of `redouble.simulate` with fixed seeds, so they cannot differ from the code; a test fails when one
+is stale. The dashboard shows what the code on its page counts. Diagrams are in `diagrams.py`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pictures.line_chart import LogScale, dotted_line, line_chart, scales_of
+from pictures.diagrams import breaker, guards, sequence
+from pictures.line_chart import LogScale, dotted_line, line_chart, name_ends, scales_of
+from pictures.page import PhonePage
 
 from redouble._base.table import duration, share
-from redouble._cli.svg import LIGHT, Area, Page, at, small_multiples, steps
-from redouble.simulate import CONTENTION_STRATEGIES, budgets, contention, layers, outage
+from redouble._cli.charts import Scale
+from redouble._cli.svg import LIGHT, Area, Page, at, steps
+from redouble.simulate import CONTENTION_STRATEGIES, contention, layers, outage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
 
     from pictures.line_chart import Lines
 
-    from redouble._cli.charts import Scale
     from redouble.metrics import Counts, Snapshot
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -41,48 +43,75 @@ def herd() -> str:
     """When clients come back that have failed in the same instant."""
     before, shown, away = 20.0, 2.0, 5.0
     panels = {}
-    for strategy in ("no_jitter", "full_jitter", "equal_jitter", "decorrelated_jitter"):
+    for strategy, name in (("no_jitter", "without jitter"), ("full_jitter", "with jitter")):
         found = outage(strategy, before=before, away=away, after=9.0, hangs=False, seed=SEED)
         arrivals = found.arrivals[round((before - shown) / found.bin_seconds) :]
-        title = f"{strategy.replace('_', ' ')}: {found.peak:,} at once, at worst"
-        panels[title] = {"arrivals": [(x - shown, y) for x, y in steps(arrivals, found.bin_seconds)]}
-    return small_multiples(
-        "A service is away for 5 s: when 1,000 clients come back",
+        title = f"{strategy.replace('_', ' ')}: up to {found.peak:,} of 1,000 clients at once"
+        panels[title] = {name: [(x - shown, y) for x, y in steps(arrivals, found.bin_seconds)]}
+    return stacked(
+        "When clients come back after 5 s of outage",
         panels,
-        x_label="seconds since the service went away",
-        y_label="requests that arrive, in each tenth of a second",
-        caption="Without jitter all clients come back in the same instants, after 1, 3 and 7 s; with jitter each comes "
-        "at a moment of its own. Four attempts, base 1 s, cap 30 s; in between a client rests for 10 s on average. "
+        colours={"without jitter": 1, "with jitter": 0},
+        x_label="seconds since the service went down",
+        y_label="requests in each tenth of a second",
+        caption="Without jitter all clients come back in the same instants, after 1, 3 and 7 s. With jitter each comes "
+        "at its own moment. 1,000 clients, four attempts, base 1 s, cap 30 s. "
         f"outage(away=5, after=9, hangs=False), seed {SEED}.",
-        band=(0.0, away, "away"),
+        band=(0.0, away, "down"),
     )
 
 
 def metastable() -> str:
     """What a service does before, during and after an outage, with guards and without."""
     panels = {}
+    served, wasted = "answers in time", "answers that nobody waits for"
     for strategy, title in (
         ("full_jitter", "retries, no guard"),
         ("full_jitter+budget", "with a budget"),
         ("full_jitter+breaker", "with a breaker"),
     ):
         found = outage(strategy, bin_seconds=1.0, seed=SEED)
-        panels[title] = {
-            "answers in time": steps(found.served, 1.0),
-            "work for clients that have given up": steps(found.wasted, 1.0),
-        }
-    return small_multiples(
+        panels[title] = {served: steps(found.served, 1.0), wasted: steps(found.wasted, 1.0)}
+    return stacked(
         "The outage is over, the failure is not",
         panels,
+        colours={served: 0, wasted: 1},
         x_label="seconds",
-        y_label="requests worked off, in each second",
-        caption="Without a guard the service is fully busy when it is back, but for clients that have given up: "
+        y_label="requests handled, in each second",
+        caption="Without a guard the service stays fully busy after the outage, but for clients that have timed out: "
         "retries keep its queue long. A budget or a breaker takes that load away. 1,000 clients, full jitter, "
-        "four attempts, timeout 1 s, capacity 120 a second; budget: a tenth; breaker: open for 5 s at half failing. "
-        f"outage(), seed {SEED}.",
-        band=(20.0, 50.0, "away"),
-        columns=3,
+        f"four attempts, timeout 1 s, capacity 120 a second. outage(), seed {SEED}.",
+        band=(20.0, 50.0, "down"),
     )
+
+
+def stacked(
+    title: str,
+    panels: Mapping[str, Lines],
+    *,
+    colours: Mapping[str, int],
+    x_label: str,
+    y_label: str,
+    caption: str,
+    band: tuple[float, float, str],
+) -> str:
+    """Return panels one below the other, with the same axes. Each series has a colour."""
+    every = [point for lines in panels.values() for points in lines.values() for point in points]
+    x_scale, y_scale = Scale([x for x, _ in every], fit=True), Scale([y for _, y in every], count=4)
+    step, height = 168, 118
+    together = max([len(lines) for lines in panels.values()])
+    page = PhonePage(title, y_label, caption, step * len(panels) + 20 + 24 * (together > 1))
+    if together > 1:
+        page.legend(list(colours))
+    left, top, right, _ = page.inside(left=58, right=20, bottom=0)
+    for number, (name, lines) in enumerate(panels.items()):
+        y = top + step * number + 18
+        area = Area(page, (left, y, right, y + height), x_scale, y_scale)
+        page.write(left, y - 8, name, "panel")
+        area.frame(x_label if number + 1 == len(panels) else "", band)
+        for label, points in lines.items():
+            area.line(points, colours[label])
+    return page.text()
 
 
 def contended() -> str:
@@ -135,24 +164,38 @@ def layered() -> str:
 
 
 def budget_load() -> str:
-    """What retries cost and what they are good for, by how much fails."""
+    """Load of a server after a short outage, and what it gets done, by its capacity."""
+    demand = 100
     found = {
-        strategy.replace("_", " "): [
-            budgets(strategy, failure_rate=tenth / 10, clients=10, seed=SEED) for tenth in range(11)
+        name: [
+            outage(strategy, away=0.1, after=40.0, capacity=demand * tenths / 10, bin_seconds=1.0, seed=SEED)
+            for tenths in (8, 9, 10, 11, 12, 14, 17, 20)
         ]
-        for strategy in ("no_retries", "three_retries", "token_budget", "ratio_budget")
+        for name, strategy in (
+            ("no retries", "no_retries"),
+            ("three retries", "full_jitter"),
+            ("RatioBudget", "full_jitter+budget"),
+        )
     }
+
+    def mean(of: str) -> Lines:
+        """Return the mean of a count over the last 30 seconds, by the capacity."""
+        return {
+            name: [(one.capacity / demand, sum(getattr(one, of)[-30:]) / 30) for one in line]
+            for name, line in found.items()
+        }
+
     return two_charts(
-        "What retries add to the load, and what they save",
-        "by what bounds them",
+        "Retries after an interruption of 0.1 s",
+        "by the capacity of the server",
         {
-            "requests for each call": (curves(found, "failure_rate", "load"), False),
-            "share of calls that succeed": (curves(found, "failure_rate", "success_rate"), False),
+            "requests a second that arrive": (mean("arrivals"), False),
+            "calls a second that succeed": (mean("served"), False),
         },
-        x_label="share of requests that fail",
-        caption="Plain retries save most calls, at up to four times the load, just when the server can bear it least. "
-        "Budgets save calls while few fail, and add little when many do. 10 clients, 10 calls a second each, 20 s; "
-        f"TokenBudget(capacity=50), RatioBudget(). budgets(clients=10), seed {SEED}.",
+        x_label="capacity, as a multiple of the demand without retries",
+        caption="With three retries and no budget the server never recovers, even with twice the capacity that it needs. "
+        "With a budget it recovers if its capacity covers the demand. 1,000 clients, 100 calls a second, timeout 1 s. "
+        f"Mean of 30 s, from 10 s after the interruption: outage(away=0.1, after=40), seed {SEED}.",
     )
 
 
@@ -164,18 +207,19 @@ def curves(found: Mapping[str, Sequence[object]], x: str, y: str) -> Lines:
 def two_charts(
     title: str, what: str, charts: Mapping[str, tuple[Lines, bool]], *, x_label: str, caption: str
 ) -> str:
-    """Two charts side by side, over the same x; lines of one name have one colour."""
-    page = Page(title, what, caption, 860, 350)
-    page.legend(list(next(iter(charts.values()))[0]))
-    left, top, right, bottom = page.inside(left=54, right=22, bottom=50)
-    step = (right - left + 56) / 2
+    """Two charts one below the other, over the same x; lines of one name have one colour, and their name at the end."""
+    step, height = 240, 180
+    page = PhonePage(title, what, caption, step * len(charts) + 28)
+    names = max([len(name) for lines, _ in charts.values() for name in lines])
+    left, top, right, _ = page.inside(left=58, right=24 + 7.6 * names, bottom=0)
     for number, (name, (lines, log)) in enumerate(charts.items()):
-        x = left + step * number
-        area = Area(page, (x, top + 22, x + step - 56, bottom), *scales_of(lines, log=log, count=5))
-        page.write(x, top + 6, name, "panel")
-        area.frame(x_label)
+        y = top + step * number + 22
+        area = Area(page, (left, y, right, y + height), *scales_of(lines, log=log, count=5))
+        page.write(left, y - 12, name, "panel")
+        area.frame(x_label if number + 1 == len(charts) else "")
         for colour, points in enumerate(lines.values()):
             dotted_line(area, points, colour)
+        name_ends(area, lines)
     return page.text()
 
 
@@ -285,6 +329,7 @@ def rule(page: Page, y: float) -> None:
 PICTURES = {
     "herd.svg": herd, "metastable.svg": metastable, "contention.svg": contended,
     "layers.svg": layered, "budget-load.svg": budget_load, "dashboard.svg": dashboard,
+    "breaker.svg": breaker, "sequence.svg": sequence, "guards.svg": guards,
 }  # fmt: skip
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from pictures.page import PhonePage
+
 from redouble._cli.charts import Scale
-from redouble._cli.svg import Area, Page
+from redouble._cli.svg import Area
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -42,21 +44,26 @@ def line_chart(
     title: str, lines: Lines, *, x_label: str, y_label: str, caption: str, log_y: bool = False
 ) -> str:
     """Return lines over a common axis, each named at its end."""
-    page = Page(title, y_label, caption, 760, 284)
+    page = PhonePage(title, y_label, caption, 300)
     names = max([len(name) for name in lines])
     x_scale, y_scale = scales_of(lines, log=log_y, count=7)
-    area = Area(page, page.inside(left=58, right=26 + 7 * names, bottom=50), x_scale, y_scale)
+    area = Area(page, page.inside(left=58, right=26 + 7.6 * names, bottom=50), x_scale, y_scale)
     area.frame(x_label)
     for colour, points in enumerate(lines.values()):
         dotted_line(area, points, colour)
+    name_ends(area, lines)
+    return page.text()
+
+
+def name_ends(area: Area, lines: Lines) -> None:
+    """Write the name of each line at its end, in its colour."""
     ends = sorted(
         (area.y(points[-1][1]), colour, name) for colour, (name, points) in enumerate(lines.items())
     )
     for place, (_, colour, name) in zip(
-        spread([end[0] for end in ends], 16.0, area.bottom), ends, strict=True
+        spread([end[0] for end in ends], 17.0, area.bottom), ends, strict=True
     ):
-        page.write(area.right + 9, place + 4, name, f"label c{colour % 7}")
-    return page.text()
+        area.page.write(area.right + 9, place + 4, name, f"label c{colour % 7}")
 
 
 def dotted_line(area: Area, points: Sequence[tuple[float, float]], colour: int) -> None:
