@@ -202,8 +202,8 @@ class StillRunning(BaseException):
 
 
 @contextlib.contextmanager
-def watchdog(seconds: int = 20) -> Iterator[None]:
-    """Raise `StillRunning` in a block that takes longer than `seconds`."""
+def watchdog(seconds: int = 120) -> Iterator[None]:
+    """Raise `StillRunning` in a block that takes longer than `seconds`: for endless loops, whatever else runs."""
     if not hasattr(signal, "alarm"):  # Windows, WebAssembly: an endless block hangs there
         yield
         return

@@ -529,7 +529,8 @@ class Policy(Base):
 
     def _recovers(self) -> list[Recover | None]:
         """Return the ``recover`` of the policy and of each rule."""
-        return [self.recover, *(rule.recover for rule in self.rules.values())]
+        # No generator: Python 3.13 crashes where it has no memory for one.
+        return [self.recover, *[rule.recover for rule in self.rules.values()]]
 
     def replace(self, **fields: Unpack[PolicyFields]) -> Policy:
         """Return a policy with these fields changed. ``fallback=UNSET`` removes a fallback.

@@ -41,7 +41,7 @@ def repeat_in_threads(*bodies, seconds=0.3):
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(body,)) for body in bodies]
-    with watchdog(60):
+    with watchdog():
         for thread in threads:
             thread.start()
         for thread in threads:

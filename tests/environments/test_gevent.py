@@ -33,7 +33,7 @@ from redouble.throttle import AdaptiveThrottle
 def no_blocked_hub():
     """Fail a test that blocks the hub: it would wait for ever."""
     assert monkey.is_module_patched("threading")
-    with watchdog(20):
+    with watchdog():
         yield
 
 

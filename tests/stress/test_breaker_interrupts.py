@@ -142,7 +142,7 @@ def test_threads_that_are_ended_from_outside_leave_a_sound_breaker(fields):
         except Ended:
             ended.append(1)
 
-    with untraced(), switching_every(1e-4), watchdog(60):
+    with untraced(), switching_every(1e-4), watchdog():
         for _ in range(40):
             ready = [threading.Event() for _ in range(3)]
             threads = [threading.Thread(target=work, args=(event,)) for event in ready]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import itertools
 import random
 import sys
@@ -184,6 +185,14 @@ class Killed(BaseException):
     """Thrown into a thread from outside."""
 
 
+@pytest.fixture
+def no_collections():
+    """Run no callbacks of the garbage collector, as Hypothesis has one: an exception in there would be reported."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 def kill_in_the_middle(work, moment):
     """Ends a thread that does nothing but this work, wherever it happens to be."""
     began = threading.Event()
@@ -202,15 +211,15 @@ def kill_in_the_middle(work, moment):
     began.wait()
     for _ in range(moment):
         pass
-    assert (
+    while (
+        thread.is_alive()
+    ):  # again, if it was raised in a callback that swallows it, such as one of the collector
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Killed))
-        == 1
-    )
-    thread.join()
+        thread.join(0.1)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("frequent_switches")
+@pytest.mark.usefixtures("frequent_switches", "no_collections")
 def test_a_thousand_threads_that_die_in_the_middle_leave_a_token_budget_in_order():
     purse, rng = TokenBudget(capacity=20), random.Random(1)
 
@@ -218,7 +227,7 @@ def test_a_thousand_threads_that_die_in_the_middle_leave_a_token_budget_in_order
         cost = purse.acquire(timeout=rng.random() < 0.3)
         purse.success(cost)
 
-    with watchdog(60):
+    with watchdog():
         for _ in range(1000):
             kill_in_the_middle(work, rng.randrange(50))
             assert purse._lock.acquire(blocking=False)
@@ -232,7 +241,7 @@ def test_a_thousand_threads_that_die_in_the_middle_leave_a_token_budget_in_order
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("frequent_switches")
+@pytest.mark.usefixtures("frequent_switches", "no_collections")
 def test_threads_that_die_in_the_middle_leave_a_ratio_in_order():
     ticks, rng = itertools.count(), random.Random(2)
     budget = RatioBudget(ratio=0.5, floor_per_second=1, clock=lambda: next(ticks) * 0.01)
@@ -243,7 +252,7 @@ def test_threads_that_die_in_the_middle_leave_a_ratio_in_order():
         budget.success()
         budget.tokens  # noqa: B018 - looking is what is tried
 
-    with watchdog(60):
+    with watchdog():
         for _ in range(300):
             kill_in_the_middle(work, rng.randrange(50))
             assert budget._lock.acquire(blocking=False)

@@ -18,7 +18,7 @@ from support.bulkheads import Meter, assert_sound, eventually, needs_fork, run, 
 @pytest.fixture(autouse=True)
 def an_end():
     """Whoever waits for ever fails."""
-    with watchdog(60):
+    with watchdog():
         yield
 
 

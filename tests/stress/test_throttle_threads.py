@@ -170,7 +170,7 @@ def test_whoever_looks_while_others_write_sees_nothing_torn():
                 stop.set()
 
     done = itertools.count()
-    with watchdog(60):
+    with watchdog():
         results = in_threads(body, 8)
     assert [result for result in results if isinstance(result, BaseException)] == []
     assert min(results[:2]) > 0

@@ -494,9 +494,9 @@ def test_a_search_in_a_builtin_error_takes_no_more_than_a_few_microseconds():
 
 
 def timed(error):
-    began = time.perf_counter()
+    began = time.process_time()
     find_requests(error)
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 def test_functions_that_show_nothing_are_remembered_up_to_a_limit(monkeypatch):

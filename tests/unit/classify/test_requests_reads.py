@@ -168,9 +168,9 @@ def test_a_query_of_graphql_is_a_read_and_a_mutation_is_not(body, expected):
     "text", ['"""' + '\\"""' * 60_000, '"' * 200_000, "{" * 200_000, '"""' * 60_000 + "\\"]
 )
 def test_a_hostile_document_of_graphql_takes_no_time(text):
-    began = time.perf_counter()
+    began = time.process_time()
     repeatable(posted("https://example.org/graphql", json={"query": text}))
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 1.0
 
 
 # Redis

@@ -570,6 +570,6 @@ def test_the_file_of_a_module_is_looked_up_once_for_each_class(library, monkeypa
 def test_a_text_of_megabytes_is_not_searched_to_its_end(library):
     error = library("ApiError")("x" * 10_000_000 + "HTTP 503")
     error.__context__ = TimeoutError("y" * 10_000_000)
-    began = time.perf_counter()
+    began = time.process_time()
     assert brief(error) == NOTHING
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 1.0

@@ -378,9 +378,9 @@ def test_texts_of_megabytes_are_not_searched_to_their_end(library):
     error = after(
         given(library("NoConnection")(long), message=long, code=long), OSError(long), ValueError(long)
     )
-    began = time.perf_counter()
+    began = time.process_time()
     assert brief(error) == (True, False, C.connection)
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 1.0
 
 
 def test_a_builtin_is_not_searched_for_weak_evidence(monkeypatch):

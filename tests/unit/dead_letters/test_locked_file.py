@@ -101,7 +101,7 @@ def test_many_async_puts_wait_together_and_not_one_after_the_other(locked, monke
     began = time.monotonic()
     outcomes = asyncio.run(main())
     assert [type(outcome) for outcome in outcomes] == [StoreError] * 64
-    assert 0.1 <= time.monotonic() - began < 1.0
+    assert 0.1 <= time.monotonic() - began < 5.0  # one after the other, 6.4 s
     assert len(ticks) > 5
 
 

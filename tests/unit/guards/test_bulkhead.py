@@ -20,7 +20,7 @@ from support.bulkheads import assert_sound, needs_fork, run, started, taken
 @pytest.fixture(autouse=True)
 def an_end():
     """Whoever waits for ever fails."""
-    with watchdog(60):
+    with watchdog():
         yield
 
 

@@ -33,7 +33,7 @@ ROOT = str(Path(redouble.__file__).parent.parent)
 @pytest.fixture(autouse=True)
 def an_end():
     """What waits for ever fails."""
-    with watchdog(60):
+    with watchdog():
         yield
 
 
