@@ -26,7 +26,7 @@ POWERFUL = {
     "subprocess": {"redouble._cli.process"},
     # The demo, with a server of its own.
     "http": {"redouble._cli.demo"},
-    "urllib": {"redouble._cli.demo"},
+    "urllib": {"redouble._cli.demo", "redouble.clients.requests"},
     # `redouble dead-letters replay --handler`
     "pkgutil": {"redouble._cli.dead_letters"},
 }

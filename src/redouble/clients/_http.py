@@ -24,7 +24,7 @@ from ..context import (
     shorter,
     time_left,
 )
-from ..errors import BulkheadFull, CircuitOpen, DeadlineExceeded, RedoubleError, ResultRejected
+from ..errors import RedoubleError, ResultRejected
 from ..policy import Policy
 from ..registry import Registry
 from ._override import overriding
@@ -42,13 +42,20 @@ DRAIN = 64 * 1024
 _KEYED_METHODS = frozenset({"POST", "PATCH"})
 
 
+# The fields that may be functions of a call's arguments.
+_OF_ARGUMENTS = ("budget", "breaker", "throttle", "bulkhead", "idempotency_key", "payload")
+
+
 class ClientPolicy(Policy):
-    """A policy whose calls are requests of a client."""
+    """A policy whose calls are requests of a client. Functions of a call's arguments receive the request."""
 
     __slots__ = ("_client",)
 
     def __init__(self, client: HttpClient, policy: Policy) -> None:
         given: Any = {**policy._given(), "until": client.accepting(policy)}
+        for name in _OF_ARGUMENTS:
+            if callable(function := given.get(name)) and not check.is_guard(function):
+                given[name] = _of_request(function)
         super().__init__(**given)
         object.__setattr__(self, "_client", client)
 
@@ -170,22 +177,25 @@ class HttpClient:
 
     def finish(self, error: RedoubleError, *args: Any) -> Any:
         """Return the last response of a call that gave up, with its note; or raise an error of the client."""
-        if type(error) is ResultRejected and self.is_usable(error.result):
+        if type(error) is ResultRejected and (self._raise_status or self.is_usable(error.result)):
             response = error.result
             self.mark(response, error, *args)
             if not self._raise_status:
                 return response
             self.raise_status(response, error, *args)
         expected = self.errors.get(type(error))
-        if expected is not None:
-            error.__class__ = expected  # pyright: ignore[reportAttributeAccessIssue]
-            self.complete(error, *args)
-        raise error
+        if expected is None:
+            raise error
+        raised = _as(expected, error)
+        self.complete(raised, *args)
+        raise raised from error.__cause__
 
     def unread(self, error: RedoubleError) -> Any:
-        """Return the response that no caller will see, since the time was up; ``None`` without one."""
+        """Return the response that is not returned, if the time was up or its status is raised; or None."""
+        if type(error) is ResultRejected:
+            return error.result if self._raise_status else None
         cause = error.__cause__
-        return cause.result if type(error) is not ResultRejected and type(cause) is ResultRejected else None
+        return cause.result if type(cause) is ResultRejected else None
 
     def mark(self, response: Any, error: RedoubleError, *args: Any) -> None:
         """Put the note of the call on its last response: `history` and enclosing calls read it there."""
@@ -257,6 +267,15 @@ class HttpClient:
         raise NotImplementedError
 
 
+def _of_request(function: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return a function of the arguments of a call that passes on the request alone."""
+
+    def of_request(request: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(request)
+
+    return of_request
+
+
 def _hosts(hosts: Iterable[str]) -> frozenset[str] | None:
     """Check the hosts that receive our headers. ``None`` if there are none."""
     if isinstance(hosts, str):
@@ -264,4 +283,22 @@ def _hosts(hosts: Iterable[str]) -> frozenset[str] | None:
     return frozenset(host.lower() for host in hosts) or None
 
 
-ERRORS = (DeadlineExceeded, ResultRejected, CircuitOpen, BulkheadFull)
+def _as(expected: type[RedoubleError], error: RedoubleError) -> RedoubleError:
+    """Return the same error, note included, as one of the client library."""
+    # Around __init__: the classes that are joined take different arguments.
+    made = expected.__new__(expected, *error.args)
+    made.args = error.args
+    made.__dict__.update(error.__dict__)
+    return made.with_traceback(error.__traceback__)
+
+
+def used_up(body: Any) -> str:
+    """Return why a body cannot be sent again; empty if it can, or was not begun. Files do not count."""
+    if not hasattr(body, "__next__") and not hasattr(body, "__anext__"):
+        return ""
+    if getattr(body, "gi_suspended", True) is False and body.gi_frame is not None:
+        return ""
+    return "its body was a generator, which is used up; send bytes or a file"
+
+
+NO_REWIND = "its body was a file that cannot be rewound; send bytes or a seekable file"

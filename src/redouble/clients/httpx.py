@@ -15,7 +15,7 @@ from ..errors import CircuitOpen as _CircuitOpen
 from ..errors import DeadlineExceeded as _DeadlineExceeded
 from ..errors import RedoubleError
 from ..errors import ResultRejected as _ResultRejected
-from ._http import DRAIN, HttpClient
+from ._http import DRAIN, NO_REWIND, HttpClient, used_up
 from ._override import override
 
 __all__ = ["AsyncRetryTransport", "RetryTransport", "override"]
@@ -88,13 +88,12 @@ class _Httpx(HttpClient):
         stream = args[0].stream
         if isinstance(stream, httpx.ByteStream):
             return ""
+        if not getattr(stream, "_is_stream_consumed", False):
+            return ""
         body = getattr(stream, "_stream", None)
-        if getattr(stream, "_is_stream_consumed", False):
-            if getattr(stream, "_is_generator", False):
-                return "its body was a generator, which is used up; send bytes or a file"
-            if "redouble.position" not in args[0].extensions and hasattr(body, "read"):
-                return "its body was a file that cannot be rewound; send bytes or a seekable file"
-        return ""
+        if hasattr(body, "read"):
+            return "" if "redouble.position" in args[0].extensions else NO_REWIND
+        return used_up(body)
 
     def rewind(self, *args: Any) -> None:
         position = args[0].extensions.get("redouble.position")

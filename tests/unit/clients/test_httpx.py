@@ -17,18 +17,11 @@ from redouble.bulkhead import Bulkhead
 from redouble.classify import Classifier
 from redouble.errors import BulkheadFull, CircuitOpen, DeadlineExceeded, ResultRejected, StoreError
 from redouble.registry import Registry
-from redouble.testing import no_waits
 
 httpx = pytest.importorskip("httpx")
 from redouble.clients.httpx import AsyncRetryTransport, RetryTransport, override  # noqa: E402
 
 URL = "https://example.org/orders"
-
-
-@pytest.fixture(autouse=True)
-def waits():
-    with no_waits() as made:
-        yield made
 
 
 class Server(httpx.BaseTransport, httpx.AsyncBaseTransport):
