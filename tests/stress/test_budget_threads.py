@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import itertools
 import random
 import sys
@@ -185,14 +184,6 @@ class Killed(BaseException):
     """Thrown into a thread from outside."""
 
 
-@pytest.fixture
-def no_collections():
-    """Run no callbacks of the garbage collector, as Hypothesis has one: an exception in there would be reported."""
-    gc.disable()
-    yield
-    gc.enable()
-
-
 def kill_in_the_middle(work, moment):
     """Ends a thread that does nothing but this work, wherever it happens to be."""
     began = threading.Event()
@@ -219,7 +210,7 @@ def kill_in_the_middle(work, moment):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("frequent_switches", "no_collections")
+@pytest.mark.usefixtures("frequent_switches")
 def test_a_thousand_threads_that_die_in_the_middle_leave_a_token_budget_in_order():
     purse, rng = TokenBudget(capacity=20), random.Random(1)
 
@@ -241,7 +232,7 @@ def test_a_thousand_threads_that_die_in_the_middle_leave_a_token_budget_in_order
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("frequent_switches", "no_collections")
+@pytest.mark.usefixtures("frequent_switches")
 def test_threads_that_die_in_the_middle_leave_a_ratio_in_order():
     ticks, rng = itertools.count(), random.Random(2)
     budget = RatioBudget(ratio=0.5, floor_per_second=1, clock=lambda: next(ticks) * 0.01)
