@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 COMMANDS = {
+    "explain": "show whether a failure is retried, why, and what to change",
     "demo": "call a flaky server on loopback and show the retries (a few seconds)",
     "preview": "show the waits of a policy: each wait, the worst case, percentiles",
     "simulate": "compare retry strategies in a fleet of clients on virtual time",
@@ -32,6 +33,7 @@ COMMANDS = {
 }
 
 _EPILOG = """examples:
+  redouble explain 503
   redouble demo
   redouble preview --attempts 6 --base 200ms --cap 5s --deadline 20s
   redouble simulate outage
@@ -46,6 +48,8 @@ def _load(command: str) -> Callable[[Sequence[str]], int | None]:
     """Import the module of a command and return its function."""
     run: Callable[[Sequence[str]], int | None]
     match command:
+        case "explain":
+            from .explain import explain as run
         case "demo":
             from .demo import demo as run
         case "preview":
