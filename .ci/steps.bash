@@ -7,7 +7,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 unset PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX="$work/byte-code" HYPOTHESIS_STORAGE_DIRECTORY="$work/hypothesis"
-export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_QUIET=1 PIP_ROOT_USER_ACTION=ignore
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_QUIET=2 PIP_ROOT_USER_ACTION=ignore
 # The folder with the pytest plugins for environments.
 plugins=$PWD/tests/environments
 unset PYTHONPATH

@@ -186,7 +186,7 @@ def test_another_thread_that_looks_later_finds_nothing(flavour, policy):
     handed, go, found = [], threading.Event(), []
 
     def later():
-        go.wait(10)
+        go.wait(60)
         found.extend([handed[0].error, handed[0].args, handed[0].kwargs, handed[0].error_type])
 
     def hand_over(event):
@@ -196,7 +196,7 @@ def test_another_thread_that_looks_later_finds_nothing(flavour, policy):
     thread.start()
     flavour.call(policy.replace(listeners=[hand_over]), flavour.scripted(TimeoutError("slow"), "page"))
     go.set()
-    thread.join(10)
+    thread.join(60)
     assert found == [None, None, None, "TimeoutError"]
 
 

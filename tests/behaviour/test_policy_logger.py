@@ -241,7 +241,7 @@ def test_a_record_of_a_task_passes_over_the_event_loop(caplog):
 def test_a_record_of_a_thread_without_a_caller_is_written_all_the_same(caplog):
     thread = threading.Thread(target=retry(attempts=2, base=0.0, fallback=None)(fetch.__wrapped__))
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert len(caplog.records) == 2
 
 

@@ -184,12 +184,12 @@ def test_threads_of_a_forked_child_hear_of_their_own_calls():
 
     def listener(event):
         inside.set()
-        go.wait(10)
+        go.wait(60)
 
     policy = Policy(listeners=[with_successes(listener)])
     thread = threading.Thread(target=policy.call, args=(str,))
     thread.start()
-    inside.wait(10)
+    inside.wait(60)
     assert len(events._running) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads, which is the point

@@ -121,7 +121,7 @@ def test_a_sync_call_waits_in_the_queue_of_threads():
     while not bulkhead.waiting:
         pass
     bulkhead.release()
-    thread.join(5)
+    thread.join(60)
     assert results == ["page"]
 
 

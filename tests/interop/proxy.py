@@ -40,7 +40,7 @@ class Proxy:
             except OSError:
                 pass
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
         self._listener.close()
 

@@ -34,7 +34,7 @@ class Failing:
         if request == b"slowly":
             over = threading.Event()
             context.add_callback(over.set)  # when the client has had enough
-            over.wait(10)
+            over.wait(60)
         if self.script:
             code, details, trailers = self.script.pop(0)
             context.set_trailing_metadata(trailers)

@@ -208,7 +208,7 @@ def test_a_transaction_recovers_from_a_deadlock(connect: Callable[..., Any], adm
         mine.commit()
 
     def interfere() -> None:
-        assert ready.wait(10)
+        assert ready.wait(60)
         until(lambda: busy(admin, mine), "the wait for a lock")
         spend(theirs, 1)
         theirs.commit()

@@ -74,7 +74,7 @@ def smtp(reply: bytes) -> Iterator[int]:
         thread = threading.Thread(target=serve)
         thread.start()
         yield listener.getsockname()[1]
-    thread.join(10)
+    thread.join(60)
 
 
 @pytest.mark.parametrize(

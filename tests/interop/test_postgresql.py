@@ -316,7 +316,7 @@ def test_a_transaction_recovers_from_a_deadlock(connect: Callable[..., Any], adm
         mine.run("COMMIT")
 
     def interfere() -> None:
-        assert ready.wait(10)
+        assert ready.wait(60)
         spend(theirs, 1)
         theirs.run("COMMIT")
 

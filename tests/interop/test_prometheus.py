@@ -65,7 +65,7 @@ def scrape(registry: CollectorRegistry) -> Iterator[Callable[[], Scraped]]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(60)
 
 
 def policy_with(listener: Any, clock: FakeClock, **fields: Any) -> Policy:

@@ -153,7 +153,7 @@ def test_a_release_that_is_interrupted_wakes_the_one_it_was_for():
         eventually(lambda: bulkhead.waiting == 1)
         if spoil(bulkhead.release) == ("release", "call"):
             bulkhead.release()
-        thread.join(5)
+        thread.join(60)
         assert results == [True]
         bulkhead.release()
         assert_sound(bulkhead)
@@ -347,5 +347,5 @@ def test_whoever_waits_gets_the_slot_that_an_interrupt_would_have_lost():
         time.sleep(0.001)
     del way  # gone, and never called
     gc.collect()
-    thread.join(10)
+    thread.join(60)
     assert waiting == [True]

@@ -269,12 +269,12 @@ def test_the_context_of_an_attempt_stays_in_its_thread():
     @retry(deadline=60.0)
     def fetch():
         inside.set()
-        checked.wait(10)
+        checked.wait(60)
         return current_attempt().number
 
     thread = threading.Thread(target=lambda: seen.append(fetch()))
     thread.start()
-    inside.wait(10)
+    inside.wait(60)
     assert current_attempt() is None
     checked.set()
     thread.join()

@@ -312,14 +312,14 @@ def test_threads_that_are_ended_at_random_moments_keep_no_permit_of_a_policy():
                 continue
             ident = ctypes.c_ulong(threads[number].ident)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Killed))
-            threads[number].join(20)  # only then the next: not two at once in one thread
+            threads[number].join(60)  # only then the next: not two at once in one thread
             assert not threads[number].is_alive()
             inside[number] = False
             threads[number] = begun(number)
             kills += 1
         over = True
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         assert not any(thread.is_alive() for thread in threads)
         print(unsound(policy))
     """

@@ -14,7 +14,7 @@ from support.programs import run_program
 
 def eventually(condition):
     """Waits until something is so that another thread brings about."""
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < until, "it never came about"
         time.sleep(0.0005)

@@ -59,7 +59,7 @@ def in_a_thread(function: Callable[[], Any]) -> Any:
     # Threads of free-threaded builds inherit the context of their maker.
     thread = threading.Thread(target=contextvars.Context().run, args=[body])
     thread.start()
-    thread.join(10)
+    thread.join(60)
     (found,) = outcome
     return found
 

@@ -266,7 +266,7 @@ def test_a_stopped_server_costs_failing_calls_no_more_time_than_they_have_and_a_
         finally:
             os.kill(redis_server.pid, signal.SIGCONT)
         for late in store._late:
-            late.join(10)
+            late.join(60)
     print(f"longest stall of {count} calls: {max(took):.2f} s")
     assert len(took) == count
     assert max(took) < 2.0  # a loaded machine is slow

@@ -104,7 +104,7 @@ def fabric(web: Web) -> Iterator[Failure]:
         transport = paramiko.Transport(connection)
         transport.add_server_key(key)
         transport.start_server(server=paramiko.ServerInterface())
-        transport.join(5)
+        transport.join(60)
 
     def failed(**fields: Any) -> Any:
         return Result(command="deploy", **fields)

@@ -243,11 +243,11 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(letters):
     def wait_for_the_file():
         with turn:
             holding.set()
-            over.wait(5)
+            over.wait(60)
 
     thread = threading.Thread(target=wait_for_the_file)
     thread.start()
-    holding.wait(5)
+    holding.wait(60)
     _base_sqlite._before_fork()
     _base_sqlite._after_fork_in_child()
     with watchdog():

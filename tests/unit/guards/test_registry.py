@@ -116,7 +116,7 @@ def test_make_is_called_without_a_lock():
         thread = threading.Thread(target=lambda: inside.append(registry["other"]))
         if key == "key":
             thread.start()
-            thread.join(5)
+            thread.join(60)
         return Plain(key)
 
     registry._make = make

@@ -70,7 +70,7 @@ def test_what_a_late_loser_held_dies_by_reference_count_when_it_ends():
         calls.append(1)
         if len(calls) == 2:
             return "page"
-        assert go.wait(10)
+        assert go.wait(60)
         raise failure(watched)
 
     with without_collector():

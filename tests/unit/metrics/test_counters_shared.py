@@ -208,10 +208,10 @@ def test_a_forked_child_counts_on_though_a_thread_was_counting_in_the_parent():
             with counters._lock:
                 counters._counting = True
                 held.set()
-                go.wait(10)
+                go.wait(60)
         thread = threading.Thread(target=hold)
         thread.start()
-        held.wait(10)
+        held.wait(60)
         child = os.fork()
         if not child:
             for _ in range(300):

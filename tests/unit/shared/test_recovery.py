@@ -219,11 +219,11 @@ def test_a_file_in_use_by_another_thread_is_not_waited_for_long(tmp_path):
     def hold():
         with budget._link._turn:
             held.set()
-            done.wait(10)
+            done.wait(60)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait(10)
+    held.wait(60)
     try:
         assert (budget.acquire(), budget.available) == (5.0, False)
     finally:

@@ -150,7 +150,7 @@ def test_a_hedge_is_recorded_where_it_was_called():
     def fetch():
         if not quick.is_set():
             quick.set()
-            slow.wait(10)
+            slow.wait(60)
         return "page"
 
     with recorded() as story:

@@ -108,16 +108,16 @@ def test_threads_that_come_and_go_leave_the_time_of_the_others_alone():
     def first():
         with fake_time(everywhere=True) as clock:
             inside.set()
-            out.wait(10)
+            out.wait(60)
         return clock
 
     outcome = []
     thread = threading.Thread(target=lambda: outcome.append(first()))
     thread.start()
-    inside.wait(10)
+    inside.wait(60)
     with fake_time(everywhere=True) as clock:
         out.set()
-        thread.join(10)
+        thread.join(60)
         policy.call(scripted(TimeoutError(), "page"))
     assert (clock.waits, outcome[0].waits) == ([1.0], [])
 

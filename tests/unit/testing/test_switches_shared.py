@@ -176,15 +176,15 @@ def test_threads_may_share_one_switch_and_leave_it_in_any_order():
     def first():
         with switch as waits:
             inside.set()
-            out.wait(10)
+            out.wait(60)
         told.append(waits)
 
     thread = threading.Thread(target=first)
     thread.start()
-    inside.wait(10)
+    inside.wait(60)
     with switch as waits:
         out.set()
-        thread.join(10)
+        thread.join(60)
         policy.call(scripted(TimeoutError(), "page"))
     assert (waits, told) == ([1.0], [[]])
 
