@@ -105,5 +105,8 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
         commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
         for name, about in COMMANDS.items():
             commands.add_parser(name, help=about, add_help=False)
+        if not rest:
+            parser.print_help()
+            sys.exit(DONE)
         parser.parse_args(rest)  # never returns
     return rest[0], rest[1:]

@@ -53,14 +53,16 @@ def bars(values: Mapping[str, float], *, width: int = 80, unit: str = "", encodi
     return "\n".join(lines)
 
 
-def sparkline(values: Sequence[float], *, encoding: str | None = None) -> str:
+def sparkline(values: Sequence[float], *, most: float | None = None, encoding: str | None = None) -> str:
     """Return one line with a character for each value; only zero is blank.
+
+    ``most`` is the value of a full character, the greatest of the values if it is not given.
 
     >>> sparkline([0, 1, 2, 4, 8, 4, 2, 1, 0])
     ' ▁▂▄█▄▂▁ '
     """
     letters = _EIGHTHS if can_draw(encoding) else _ASCII_EIGHTHS
-    most = max([0.0, *values]) or 1.0
+    most = most or max([0.0, *values]) or 1.0
     return "".join([letters[max(round(8 * value / most), value > 0)] for value in values])
 
 

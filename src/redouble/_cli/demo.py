@@ -84,7 +84,7 @@ def demo(arguments: Sequence[str]) -> None:
         finally:
             server.shutdown()
             thread.join()
-    _print("Next: the README, docs/tutorial.md, or: python -m redouble preview")
+    _print("Next: python -m redouble explain 503, or in Python: help(redouble.retry)")
 
 
 # The server

@@ -62,8 +62,34 @@ class Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print what is wrong with the arguments, and exit with ``usage_status``."""
         _program[:] = [self.prog]
-        print_error(f"{message} (see --help)")
+        near = _suggestion(message, self)
+        print_error(f"{message}{f': did you mean {near}?' if near else ''} (see --help)")
         sys.exit(self.usage_status)
+
+
+def _suggestion(message: str, parser: ArgumentParser) -> str:
+    """Return the command or option that is nearest to the one that argparse complains about; or nothing."""
+    from difflib import get_close_matches
+
+    _, unknown, given = message.partition("unrecognized arguments: ")
+    if unknown:
+        given = given.split()[0].partition("=")[0]
+    else:
+        given = message.partition("invalid choice: '")[2].partition("'")[0]
+    # Another subcommand may have the very option: it is no suggestion.
+    names = [name for name in _names(parser, options=bool(unknown)) if name != given]
+    return next(iter(get_close_matches(given, names, n=1)), "")
+
+
+def _names(parser: ArgumentParser, *, options: bool) -> list[str]:
+    """Return the options of a parser and its subcommands, or else the names of subcommands and choices."""
+    names: list[str] = []
+    for action in parser._actions:
+        choices: Any = action.choices or ()
+        names += action.option_strings if options else map(str, choices)
+        commands: Any = choices.values() if hasattr(choices, "values") else ()
+        names += [name for command in commands for name in _names(command, options=options)]
+    return names
 
 
 def command_parser(command: str, about: str, epilog: str, **fields: Any) -> Parser:

@@ -261,16 +261,25 @@ def _outage(result: Any) -> dict[str, Any]:
 
 
 def _outage_chart(figures: Figures, width: int, encoding: str | None) -> None:
-    """Print two lines for each strategy. Each has its own scale, and its maximum behind it."""
+    """Print two lines for each strategy, all on one scale, with the maximum of each line behind it."""
     room = max(10, width - _LABEL - 10)
-    _paragraph("Requests, and answers in time, over time", width, "bold")
+    lines = [
+        [(name, _rates(counts, room, one.bin_seconds)) for name, counts in _series(one)] for one in figures
+    ]
+    most = max([max(rates) for pair in lines for _, rates in pair])
+    heading = f"Requests, and answers in time, over time (full height: {short(round(most))}/s)"
+    _paragraph(heading, width, "bold")
     print_text(" " * _LABEL + _axis(figures[0], room), "dim")
-    for one in figures:
+    for one, pair in zip(figures, lines, strict=True):
         print_text(one.strategy, _style(one) or "bold")
-        for name, counts in (("arrived", one.arrivals), ("served", one.served)):
-            rates = _rates(counts, room, one.bin_seconds)
-            line = sparkline(rates, encoding=encoding)
+        for name, rates in pair:
+            line = sparkline(rates, most=most, encoding=encoding)
             print_text(f"  {name:{_LABEL - 2}}{line:{room}} {short(round(max(rates))) + '/s':>8}")
+
+
+def _series(one: Any) -> tuple[tuple[str, Any], ...]:
+    """Return the lines of a strategy in the chart, by their names."""
+    return ("arrived", one.arrivals), ("served", one.served)
 
 
 def _outage_summary(figures: Figures) -> Iterator[str]:

@@ -78,3 +78,7 @@ def test_a_scale_that_fits_ends_with_the_values():
     assert (scale.high, scale.ticks) == (110.0, [0.0, 50.0, 100.0])
     assert Scale([7.0, 7.0], fit=True).high > 7.0
     assert Scale([], fit=True).ticks
+
+
+def test_sparklines_can_share_a_scale():
+    assert sparkline([4], most=8) == "▄"

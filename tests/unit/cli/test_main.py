@@ -38,6 +38,15 @@ def test_the_version_is_told(capsys):
     assert capsys.readouterr().out == f"redouble {redouble.__version__}\n"
 
 
+@pytest.mark.parametrize("arguments", [[], ["--"]])
+def test_without_a_command_the_help_lists_the_commands(capsys, arguments):
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(f"\n    {name}" in shown for name in COMMANDS)
+
+
 @pytest.mark.slow
 def test_wrong_use_is_told_in_one_line_without_a_traceback():
     done = finished("dmeo")
@@ -49,9 +58,10 @@ def test_wrong_use_is_told_in_one_line_without_a_traceback():
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "the following arguments are required: COMMAND"),
         (["--quiet", "demo"], "unrecognized arguments: --quiet"),
-        (["--"], "the following arguments are required: COMMAND"),
+        (["exlpain"], "did you mean explain?"),
+        (["explain", "503", "--heeder=x"], "unrecognized arguments: --heeder=x: did you mean --header?"),
+        (["simulate", "outge"], "did you mean outage?"),
         (["--", "demo", "--fast"], "unrecognized arguments: --fast"),
         (["demo", "--fast"], "unrecognized arguments: --fast"),
     ],
