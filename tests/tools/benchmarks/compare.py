@@ -112,7 +112,7 @@ def short(
 ) -> str:
     names = [library.name for library in libraries if library.name in SHORT]
     probes = {
-        "at the end comes": "at the end comes",
+        "raised at the end": "raised at the end",
         "Ctrl-C under a catch-all": "Ctrl-C under the broadest setting",
         "`Retry-After` waited for": "`Retry-After` of a 503 is waited for",
         "conditions joined by operators": "conditions joined by operators",

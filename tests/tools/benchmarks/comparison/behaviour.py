@@ -49,7 +49,7 @@ def retried_by_default(library: Library) -> Cell:
     kinds = [type(error).__name__ for error in errors]
     if isinstance(refusal := outcome(lambda: library.bare(len)), TypeError):
         missing = re.findall(r"'(\w+)'", str(refusal))
-        return Cell("asks you", f"It must be told {' and '.join(f'`{name}`' for name in missing)}.")
+        return Cell("asks you", f"It requires {' and '.join(f'`{name}`' for name in missing)}.")
     with waits_skipped():
         retried = [kind for kind, error in zip(kinds, errors, strict=True) if tries(library.bare, error) > 1]
     if len(retried) in (0, len(errors)):
@@ -194,7 +194,7 @@ def retry_after(library: Library) -> Cell:
         return Cell("yes")
     for (label, status), decorator in library.hints().items():
         if waits_of(decorator, answer(status))[0] >= HINT:
-            if "of yours" not in label and status == 503:
+            if "custom function" not in label and status == 503:
                 return Cell("if asked", f"With {label}.")
             return Cell("no", f"Nearest: {label}{'' if status == 503 else f', for a {status} alone'}.")
     return Cell("no", "Its waits cannot depend on the error.")
@@ -228,7 +228,7 @@ BY_TYPE = "Nearest: errors of different types."
 
 def yours(library: Library, wanted: Any, read: str) -> Settings:
     ways = library.chosen(wanted).items()
-    return {f"{label}, with a function of yours that reads the {read}": way for label, way in ways}
+    return {f"{label}, with a custom function that reads the {read}": way for label, way in ways}
 
 
 def raising_listener(library: Library) -> Cell:
@@ -332,8 +332,8 @@ PROBES: dict[str, Callable[[Library], Cell]] = {
     "with nothing configured, retries": retried_by_default,
     "at most, by default": attempts_by_default,
     "waits by default": waits_by_default,
-    "at the end comes": what_comes_out,
-    "the traceback tells of every attempt": story,
+    "raised at the end": what_comes_out,
+    "the traceback lists every attempt": story,
     "`__cause__` of your exception is kept": cause_kept,
     "Ctrl-C under the broadest setting": keyboard_interrupt,
     "a cancelled task, likewise": cancellation,

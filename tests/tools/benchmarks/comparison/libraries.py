@@ -138,7 +138,7 @@ class Tenacity(Library):
         return {"stop_after_delay": self.it.retry(stop=self.it.stop_after_delay(0.03))}
 
     def hints(self) -> dict[tuple[str, int], Decorator]:
-        label = "`wait_exception`, with a function of yours that reads the header"
+        label = "`wait_exception`, with a custom function that reads the header"
         return {(label, 503): self.limited(2, wait=self.it.wait_exception(asked_for))}
 
     def chosen(self, wanted: Any) -> Settings:
@@ -234,7 +234,7 @@ class Stamina(Library):
         return {"timeout": self.limited(2, timeout=0.03)}
 
     def hints(self) -> dict[tuple[str, int], Decorator]:
-        return {("`on`, with a function of yours that reads the header", 503): self.limited(2, on=asked_for)}
+        return {("`on`, with a custom function that reads the header", 503): self.limited(2, on=asked_for)}
 
     def chosen(self, wanted: Any) -> Settings:
         return {"`on`": self.limited(2, on=wanted)}
@@ -290,15 +290,15 @@ class Stamina(Library):
 
     def strengths(self) -> dict[str, Callable[[], bool]]:
         return {
-            "It asks what is to be retried, so that nobody retries a bug by accident; attempts, time and jitter are "
-            "bounded without a word.": lambda: isinstance(outcome(lambda: self.bare(len)), TypeError),
+            "It requires the errors to retry, so nobody retries a bug by accident; attempts, time and jitter are "
+            "bounded by default.": lambda: isinstance(outcome(lambda: self.bare(len)), TypeError),
             "Retries are counted for Prometheus and logged by structlog if these are installed, with no set-up. With "
             "redouble Prometheus takes a line.": self._prometheus,
             "One switch for a whole test suite, `set_testing`, and one for a whole program, `set_active`. redouble "
             "has `redouble.testing` for the first and `enabled`, policy by policy, for the second.": lambda: (
                 self._switch() and self._inactive()
             ),
-            "A hook may give a context manager, which is left when the wait is over: a span for each wait.": (
+            "A hook may return a context manager, which is left after the wait: a span for each wait.": (
                 self._entered
             ),
         }
@@ -345,7 +345,7 @@ class Backoff(Library):
         return {"max_time": self.limited(2, max_time=0.03)}
 
     def hints(self) -> dict[tuple[str, int], Decorator]:
-        label = "`runtime`, with a function of yours that reads the header"
+        label = "`runtime`, with a custom function that reads the header"
         return {(label, 503): self.limited(2, wait_gen=self.it.runtime, value=asked_for, jitter=None)}
 
     def chosen(self, wanted: Any) -> Settings:
@@ -366,17 +366,17 @@ class Backoff(Library):
 
     def strengths(self) -> dict[str, Callable[[], bool]]:
         return {
-            "Small enough to be read in an hour, with no dependencies.": lambda: (
+            "Small enough to read in an hour, without dependencies.": lambda: (
                 lines_of(self) < 1000 and not dependencies(self)
             ),
             "Waits are plain generators, which get the error or the result of each attempt: `runtime` waits as long "
             "as either says.": lambda: (
                 set(waits_of(next(iter(self.hints().values())), answer(503))) == {HINT}
             ),
-            "Limits may be functions, asked at each call: `max_tries=lambda: settings.tries`.": lambda: (
+            "Limits may be functions, called for each call: `max_tries=lambda: settings.tries`.": lambda: (
                 calls_made(self.limited(3, max_tries=lambda: 2)) == 2
             ),
-            "Polling has a decorator of its own, `on_predicate`, which needs no exception.": (
+            "Polling has its own decorator, `on_predicate`, which needs no exception.": (
                 self.checks()["retry on a result"]
             ),
         }

@@ -155,9 +155,9 @@ class Redress(Library):
             "Errors have classes (rate limit, server error, concurrency, ...), each with a limit and a strategy of its "
             "own. redouble has `rules`.": self._per_class,
             "`execute` gives an outcome with a timeline of the attempts, as a value, also where all went well in the "
-            "end. redouble has `history`, for the error that came out.": self._timeline,
-            "Adapters for HTTP clients, LLM clients, Celery, FastAPI and more come with it; redouble knows their errors "
-            "and leaves their calls alone.": lambda: (
+            "end. redouble has `history`, for the error that is raised.": self._timeline,
+            "Adapters for HTTP clients, LLM clients, Celery, FastAPI and more come with it; redouble has fewer, and "
+            "recognises the errors of the rest.": lambda: (
                 {"celery", "fastapi", "httpx", "openai"} <= {path.stem for path in self._contrib()}
             ),
         }
@@ -245,9 +245,9 @@ class Pyresilience(Library):
 
     def strengths(self) -> dict[str, Callable[[], bool]]:
         return {
-            "A sync function is cut off, too: it runs on a thread, which is interrupted as well as Python can. redouble "
+            "A sync function is cut off too: it runs on a thread, which is interrupted as well as Python can. redouble "
             "offers the time left to sync code and interrupts nothing.": self._cuts,
-            "A cache of results and a plain rate limit stand beside retries in one decorator. redouble has no cache; "
+            "A cache of results and a plain rate limit are in the same decorator as retries. redouble has no cache; "
             "its throttle follows the server.": lambda: self._caches() and self._limits(),
             "A health check gives the state of all breakers of a registry.": lambda: isinstance(
                 self.it.health_check(self.it.ResilienceRegistry()), dict
