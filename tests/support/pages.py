@@ -74,5 +74,5 @@ def pairs(found: list[Block]) -> Iterator[tuple[Block, Block | None]]:
 
 
 def without_figures(text: str) -> str:
-    """Replace times such as ``0.63 s``, which are random or measured, by ``0.0 s``."""
-    return re.sub(r"\d+\.\d+ s\b", "0.0 s", text).strip()
+    """Replace times such as ``0.63 s``, which are random or measured, by ``0.0 s``; pages may wrap long lines."""
+    return " ".join(re.sub(r"\d+\.\d+ s\b", "0.0 s", text).split())
