@@ -12,12 +12,16 @@ A warning is an error, and so is anything that a page would load from another ho
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import pkgutil
 import re
 import shutil
 import sys
 import tempfile
+import textwrap
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent
 ROOT = DOCS.parent
+TESTING_PLUGIN = "redouble.testing.plugin"
 MODULES = sorted(
     f"redouble.{module.name}"
     for module in pkgutil.iter_modules([str(ROOT / "src" / "redouble")])
@@ -37,6 +42,16 @@ MODULES = sorted(
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 TRANSITION = re.compile(r"^ *(\w+) --> (\w+): (.+)$", re.MULTILINE)
 DIAGRAM = re.compile(r"^```mermaid\n(stateDiagram.*?)^```\n", re.DOTALL | re.MULTILINE)
+# Terms that people search for, by the page that answers them first.
+SEARCH_TERMS = {
+    "reference/what-is-retried.md": ["429", "503", "status", "SQLSTATE"],
+    "reference/breaker.md": ["breaker", "circuit breaker", "CircuitOpen"],
+    "reference/budget.md": ["retry budget"],
+    "reference/policy.md": ["timeout", "attempts"],
+    "explanation/hints-and-deadlines.md": ["deadline", "Retry-After"],
+    "explanation/idempotency.md": ["POST", "Idempotency-Key"],
+    "faq.md": ["FAQ", "not retried"],
+}
 FROM_ELSEWHERE = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"(?:https?:)?//[^\"]*\"")
 
 
@@ -78,8 +93,32 @@ def stage(pages: Path) -> None:
 def for_the_site(page: Path) -> str:
     """The text of a page with links that the site can follow, and tables for diagrams."""
     text = page.read_text("utf-8")
-    text = LINK.sub(lambda link: relinked(link, page), text)
-    return DIAGRAM.sub(lambda diagram: as_table(diagram[1]), text) + see_also(page)
+    described = front_matter(text)
+    text = LINK.sub(lambda link: relinked(one_line(link), page), text)
+    text = DIAGRAM.sub(lambda diagram: as_table(diagram[1]), text) + see_also(page)
+    return described + with_search_terms(text, SEARCH_TERMS.get(page.relative_to(DOCS).as_posix(), []))
+
+
+def one_line(link: re.Match[str]) -> re.Match[str]:
+    """The link with its text in one line: Sphinx joins the lines of an image's text without blanks."""
+    found = LINK.fullmatch(" ".join(link[0].split()))
+    return link if found is None else found
+
+
+def front_matter(text: str) -> str:
+    """The description of a page for search engines: its first paragraph, without markup."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    paragraphs = [part for part in prose.split("\n\n") if part.strip() and part.strip()[0] not in "#|-!<"]
+    first = " ".join(LINK.sub(r"\g<text>", paragraphs[0]).split()) if paragraphs else ""
+    first = textwrap.shorten(re.sub(r"[`*\\]", "", first), 155, placeholder=" ...")
+    return f"---\nmyst:\n  html_meta:\n    description: {json.dumps(first)}\n---\n\n" if first else ""
+
+
+def with_search_terms(text: str, terms: list[str]) -> str:
+    """The page with main entries of the index below its title; search ranks pages with an entry first."""
+    title, _, rest = text.partition("\n")
+    entries = "".join([f"```{{index}} ! {term}\n```\n\n" for term in terms])
+    return f"{title}\n\n{entries}{rest}"
 
 
 def relinked(link: re.Match[str], page: Path) -> str:
@@ -122,13 +161,54 @@ def see_also(page: Path) -> str:
 
 
 def write_modules(folder: Path) -> None:
+    sys.path.insert(0, str(ROOT / "src"))
     folder.mkdir()
     (folder / "redouble.rst").write_text(titled("redouble", front_door()), "utf-8")
     for module in MODULES:
-        # Of exceptions callers must know what else they are; of other classes the base is a private one.
-        bases = "   :show-inheritance:\n" if module == "redouble.errors" else ""
-        body = f".. automodule:: {module}\n   :members:\n   :imported-members:\n{bases}"
-        (folder / f"{module}.rst").write_text(titled(module, body), "utf-8")
+        (folder / f"{module}.rst").write_text(titled(module, whole_module(module)), "utf-8")
+    (folder / f"{TESTING_PLUGIN}.rst").write_text(titled(TESTING_PLUGIN, plugin()), "utf-8")
+
+
+def whole_module(name: str) -> str:
+    """The docstring of a module, and every public name, constants included."""
+    module = import_module(name)
+    names = getattr(module, "__all__", None) or [
+        found
+        for found, thing in vars(module).items()
+        if not found.startswith("_") and getattr(thing, "__module__", None) == name
+    ]
+    # Of exceptions callers must know what else they are; of other classes the base is a private one.
+    bases = "   :show-inheritance:\n" if name == "redouble.errors" else ""
+    parts = [f".. automodule:: {name}\n"]
+    for found in names:
+        thing = getattr(module, found)
+        if isinstance(thing, type):
+            parts.append(f".. autoclass:: {name}.{found}\n   :members:\n{bases}")
+        elif callable(thing):
+            parts.append(f".. autofunction:: {name}.{found}\n")
+        else:
+            parts.append(f".. py:data:: {found}\n   :module: {name}\n\n   {constant(thing)}\n")
+    return "\n".join(parts)
+
+
+def constant(thing: object) -> str:
+    """The type of a constant; its value, or its members where there are some."""
+    kind = type(thing).__name__
+    if isinstance(thing, Mapping | frozenset | set | tuple):
+        return f"A {kind} with: " + ", ".join([f"``{one!r}``" for one in sorted(thing, key=str)]) + "."
+    return f"A {kind}: ``{thing!r}``."
+
+
+def plugin() -> str:
+    """The fixtures for pytest, read from the source: the site is built without pytest."""
+    tree = ast.parse((ROOT / "src" / "redouble" / "testing" / "plugin.py").read_text("utf-8"))
+    text = (ast.get_docstring(tree) or "").replace("tests:\n\n", "tests::\n\n")
+    parts = [f".. py:module:: {TESTING_PLUGIN}\n\n{text}\n"]
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            said = textwrap.indent(ast.get_docstring(node) or "", "   ")
+            parts.append(f".. py:function:: {node.name}\n\n{said}\n")
+    return "\n".join(parts)
 
 
 def titled(title: str, body: str) -> str:
@@ -137,7 +217,6 @@ def titled(title: str, body: str) -> str:
 
 def front_door() -> str:
     """The package itself: what it defines in full, and where to find what it takes from its modules."""
-    sys.path.insert(0, str(ROOT / "src"))
     homes = {name: module for module in MODULES for name in getattr(import_module(module), "__all__", ())}
     package = import_module("redouble")
     own = [name for name in package.__all__ if name not in homes]
@@ -168,7 +247,7 @@ def navigation(index: str) -> str:
         new = [f"{name} <{place}>" for place, name in entries.items() if place not in placed]
         placed.update(entries)
         parts.append(toctree(section.partition("\n")[0].partition(":")[0], new))
-    parts.append(toctree("API", [f"api/{module}" for module in ["redouble", *MODULES]]))
+    parts.append(toctree("API", [f"api/{module}" for module in ["redouble", *MODULES, TESTING_PLUGIN]]))
     return "\n" + "\n".join(parts)
 
 

@@ -155,9 +155,18 @@ class TestARelease:
         assert metadata["Author"]
         assert "retry" in metadata["Keywords"].split(",")
         assert metadata["Description-Content-Type"] == "text/markdown"
-        assert metadata.get_payload().strip() == (ROOT / "README.md").read_text("utf-8").strip()
-        # The project has no public address. Where it has one, it goes to [project.urls], and here.
-        assert metadata.get_all("Project-URL") is None
+        assert metadata.get_all("Project-URL") == [f"{name}, {url}" for name, url in PROJECT["urls"].items()]
+        assert len({url.partition("/blob/")[0] for url in PROJECT["urls"].values()}) == 1
+
+    def test_has_the_readme_with_links_that_work_on_an_index(self, metadata):
+        readme, shown = (ROOT / "README.md").read_text("utf-8"), metadata.get_payload()
+        address = PROJECT["urls"]["Source"]
+        links = re.findall(r"(!?)\[[^\]]*\]\(([^)\s]+)\)", shown)
+        assert len(links) == len(re.findall(r"\]\([^)\s]+\)", readme)) > 20
+        kinds = {True: f"{address}/raw/main/docs/", False: f"{address}/blob/main/"}
+        assert [url for image, url in links if not url.startswith(kinds[bool(image)])] == []
+        back = shown.replace(f"{address}/raw/main/", "").replace(f"{address}/blob/main/", "")
+        assert back.strip() == readme.strip()
 
     def test_names_the_python_that_it_is_tested_on(self, metadata):
         prefix = "Programming Language :: Python :: "
