@@ -33,15 +33,17 @@ ONCE = "one call under a policy that is there, success"
 ANEW = "a policy made for one call, success"
 VERDICT = "one failure judged"
 PUT = "a dead letter put, safe on the disk"
+HTTPX = "success, transport of httpx"
 IMPORT = "import in a cold process"
 MEMORY = "memory of a waiting async call"
-PATHS = (SYNC, ASYNC, DEADLINE, GUARDED, COUNTED, FAILING, BLOCK, MADE, ONCE, ANEW, VERDICT, PUT)
+PATHS = (SYNC, ASYNC, DEADLINE, GUARDED, COUNTED, FAILING, BLOCK, MADE, ONCE, ANEW, VERDICT, PUT, HTTPX)
 
 REDOUBLE = "redouble"
 BARE = "bare try/except"
 LOOP = "hand-written loop"
 ISINSTANCE = "isinstance"
 TENACITY = "tenacity"
+HTTPX_RETRIES = "httpx_retries"
 FASTEST_PEER = "fastest peer"
 
 TRANSIENT = (ConnectionError, TimeoutError)
@@ -93,6 +95,8 @@ GOALS = (
     Goal(VERDICT, f"{ISINSTANCE}, HTTP 503 with Retry-After", 70.0),
     Goal(VERDICT, f"{ISINSTANCE}, wrapped three times", 200.0),
     Goal(VERDICT, TENACITY, 1 / 6),
+    # The goal is 3 us above the transport inside; it takes 1 us.
+    Goal(HTTPX, HTTPX_RETRIES, 2.0),
     Goal(IMPORT, TENACITY, 0.50),  # goal 0.42
     Goal(MEMORY, TENACITY, 0.48),  # goal 0.45
 )
@@ -244,6 +248,7 @@ def redouble_cases() -> list[Case]:
         Case(BLOCK, block_reused, "object reused"),
         *judging(verdict),
         Case(PUT, putting()),
+        *transport_cases(),
     ]
 
 
@@ -262,6 +267,46 @@ def putting() -> Call:
 
 
 ERROR = ConnectionResetError("reset by peer")
+
+
+def answering() -> tuple[Any, Callable[[Any], Call]]:
+    """Return a transport of httpx that answers at once, and a function that makes a case of any transport."""
+    import httpx
+
+    request, response = httpx.Request("GET", "https://example.org/"), httpx.Response(200)
+
+    class Answering(httpx.BaseTransport):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            return response
+
+    def case(transport: Any) -> Call:
+        def call(x: int) -> int:
+            transport.handle_request(request)
+            return x
+
+        return call
+
+    return Answering(), case
+
+
+def transport_cases() -> list[Case]:
+    """Return the cases of redouble's transport, and none where httpx is not installed."""
+    try:
+        from redouble.clients.httpx import RetryTransport
+    except ImportError:
+        return []
+    transport, case = answering()
+    return [
+        Case(HTTPX, case(RetryTransport(transport=transport))),
+        Case(HTTPX, case(RetryTransport(transport=transport, deadline=BUDGET)), "with a deadline"),
+    ]
+
+
+def httpx_retries_cases() -> list[Case]:
+    from httpx_retries import Retry, RetryTransport
+
+    transport, case = answering()
+    return [Case(HTTPX, case(RetryTransport(transport=transport, retry=Retry(total=ATTEMPTS - 1))))]
 
 
 def bare_cases() -> list[Case]:
@@ -482,5 +527,6 @@ PEERS = {
     "opnieuw": opnieuw_cases,
     "redress": redress_cases,
     "pyresilience": pyresilience_cases,
+    HTTPX_RETRIES: httpx_retries_cases,
 }
 CONTESTANTS = {REDOUBLE: redouble_cases} | PLAIN | PEERS
