@@ -48,7 +48,7 @@ html_theme_options = {
 
 
 class NumberSearch(SearchEnglish):
-    """Finds numbers, such as statuses, too. Sphinx leaves words out that are digits only: they get two letters."""
+    """Find numbers too, such as statuses. Sphinx drops words of digits only, so they get two letters."""
 
     js_splitter_code = r"""
 var splitQuery = (query) => query

@@ -1,4 +1,4 @@
-"""Make the README fit for a package index, where relative links lead nowhere. The build of the package runs this.
+"""Make the links of the README absolute, for package indexes. The build of the package runs this.
 
 The project's address is in ``[project.urls]`` of ``pyproject.toml``, and nowhere else.
 """
