@@ -344,9 +344,10 @@ def test_requests_does_not_retry_by_itself() -> None:
 
 
 def test_every_page_pairs_what_was_had_with_what_is_written() -> None:
-    assert {page.stem for page in PAGES} == {"backoff", "loops", "stamina", "tenacity", "urllib3"}
+    without_rows = {"loops", "httpx-retries", "aiohttp-retry"}
+    assert {page.stem for page in PAGES} - without_rows == {"backoff", "stamina", "tenacity", "urllib3"}
     for page in PAGES:
-        assert page.stem == "loops" or len(rows(page)) >= 10
+        assert page.stem in without_rows or len(rows(page)) >= 10
         assert any(block.was_had for block in blocks(page))
     assert len(COMPARED) >= 25
 
