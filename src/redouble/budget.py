@@ -3,7 +3,7 @@
 Without a budget, an outage turns every call into several. First attempts are never charged. `TokenBudget`
 pays retries from what successes have earned; `RatioBudget` allows them as a share of recent calls.
 
-A budget is used in ``Policy(budget=...)``, or by hand:
+A budget is used in ``Policy(budget=...)``, or by hand::
 
     cost = budget.acquire()         # before a retry; 0.0 if it must not be made
     budget.success(cost)            # after a success; without a cost if there was no retry

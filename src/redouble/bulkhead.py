@@ -1,7 +1,7 @@
 """`Bulkhead`: limit the calls in flight, with a queue.
 
 A retried call holds its connection longer, so in an outage calls pile up. A bulkhead admits ``limit`` calls
-at a time, has ``queue`` more wait, and rejects the others. Threads and tasks of any event loop share one:
+at a time, has ``queue`` more wait, and rejects the others. Threads and tasks of any event loop share one::
 
     with bulkhead: ...              async with bulkhead: ...            @bulkhead
 

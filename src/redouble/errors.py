@@ -1,5 +1,7 @@
 """Exceptions that redouble raises, and the history of a call that gave up.
 
+::
+
     RedoubleError
     ├── DeadlineExceeded   also a TimeoutError: there was no time for another attempt
     ├── ResultRejected     ``until`` (or ``attempt.again``) rejected the last result

@@ -1,5 +1,7 @@
 """`Registry`: one guard for each key, such as a breaker per host or a budget per tenant.
 
+::
+
     breakers = Registry(lambda host: CircuitBreaker(name=host))
 
     @retry(breaker=breakers.by(lambda url: urlsplit(url).hostname))

@@ -4,7 +4,7 @@ All callers of a dependency share the rate. It falls on every throttling respons
 curve: steep at first, flat around the rate at which the server throttled, steep again beyond it. Before the
 first throttling response nothing is limited.
 
-A throttle is used in ``Policy(throttle=...)``, as decorator or context manager, or by hand:
+A throttle is used in ``Policy(throttle=...)``, as decorator or context manager, or by hand::
 
     wait = throttle.acquire()       # 0.0: call now; otherwise ask again after that many seconds
     throttle.success()              # report the response, or one of the other two

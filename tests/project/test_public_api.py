@@ -219,6 +219,10 @@ def test_every_exported_name_is_documented_in_the_code(module):
     assert [found for name in source.exported(module) for found in undocumented(module, name)] == []
 
 
+# Modules that are documented on the page of another one.
+ELSEWHERE = {"presets": "policy", "registry": "guards"}
+
+
 @cache
 def page_of(module: str) -> str:
     """Return the page about a module; for the package itself, all of them."""
@@ -226,6 +230,7 @@ def page_of(module: str) -> str:
         folder, name = REFERENCE / "clients", module.removeprefix("redouble.clients").lstrip(".")
         return (folder / f"{name or 'index'}.md").read_text("utf-8")
     name = module.removesuffix(".plugin").rpartition(".")[2]
+    name = ELSEWHERE.get(name, name)
     pages = REFERENCE.glob("*.md" if module == "redouble" else f"{name.replace('_', '-')}.md")
     return "\n".join(page.read_text("utf-8") for page in pages)
 

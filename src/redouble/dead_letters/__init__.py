@@ -1,5 +1,7 @@
 """Store calls that failed for good, and replay them.
 
+::
+
     letters = DeadLetters("letters.db")                  a file, shared by the processes of one machine
     letters.put(payload=order, error=error)              durable when it returns
     letters.replay(send_again, Policy(attempts=3))       one letter after the other, each under a lease

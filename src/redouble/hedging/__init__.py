@@ -1,5 +1,7 @@
 """Hedging: start another attempt while the first is still running, against slow responses.
 
+::
+
     @hedge(after=0.2)
     async def fetch(url): ...
 

@@ -1,5 +1,7 @@
 """Counters in memory, and exporters for Prometheus and OpenTelemetry.
 
+::
+
     counters = Counters(successes=True)
     policy = Policy(listeners=[counters])
     print(counters.table())

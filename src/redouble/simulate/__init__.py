@@ -1,5 +1,7 @@
 """Simulate fleets of clients on virtual time, to compare retry strategies.
 
+::
+
     contention(...)     many clients write one versioned row
     budgets(...)        clients that call at their own pace, and a server that fails
     outage(...)         a service goes away and comes back: thundering herd, metastable failure

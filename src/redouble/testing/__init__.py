@@ -1,5 +1,7 @@
 """Helpers for tests of code that retries: fake time, scripted functions, recorded events.
 
+::
+
     with testing.no_waits() as waits: ...       every wait is skipped and recorded
     with testing.fake_time() as clock: ...      time passes only by waits, and when you advance the clock
     with testing.retries_disabled(): ...        every failure is raised at once
