@@ -72,8 +72,8 @@ caps: dict[object, int] = {}
 # The replay of a dead letter that was begun here: `replay_here` gives it while it runs.
 replaying: ContextVar[Any] = ContextVar("redouble replay", default=None)
 
-# When to give up on storing a dead letter, by the monotonic clock: set by the call that it is of.
-store_until: ContextVar[float | None] = ContextVar("redouble store until", default=None)
+# When to give up on storing a dead letter, by the monotonic clock, and the call that it is of.
+storing: ContextVar[tuple[float, Any] | None] = ContextVar("redouble storing", default=None)
 BEYOND = 1.0  # seconds that storing may take after a call's deadline
 
 # Seconds that the call which asks or tells a guard has left, for guards that may have to wait.
@@ -243,9 +243,9 @@ def storing_until(patience: float) -> float:
 
     ``patience`` is how many seconds it may take where no call sets a limit.
     """
-    until = store_until.get()
-    if until is not None:
-        return until
+    limit = storing.get()
+    if limit is not None:
+        return limit[0]
     around = here()
     left = None if around is None else time_left(around)
     return real_now() + (patience if left is None else min(left + BEYOND, patience))

@@ -139,6 +139,29 @@ def test_a_dead_letter_carries_the_exception_that_it_was_made_of(flavour, policy
     assert seen[-2:] == [(DeadLettered, slow, None, None), (DeadLettered, None, None, None)]
 
 
+def test_listeners_of_the_store_and_subscribers_see_the_arguments_of_the_call(
+    flavour, policy, tmp_path, look, seen
+):
+    slow = TimeoutError("slow")
+    letters = DeadLetters(tmp_path / "letters.db", listeners=[look])
+    unsubscribe = subscribe(look)
+    try:
+        with pytest.raises(TimeoutError):
+            flavour.run(policy.replace(attempts=1, dead_letters=letters)(flavour.scripted(slow)), "a", user=7)
+    finally:
+        unsubscribe()
+    assert [one for one in seen if one[0] is DeadLettered] == [(DeadLettered, slow, ("a",), {"user": 7})]
+
+
+def test_a_letter_that_a_listener_puts_has_no_arguments_of_the_call(flavour, policy, tmp_path, look, seen):
+    others = DeadLetters(tmp_path / "others.db", listeners=[look])
+    letters = DeadLetters(tmp_path / "letters.db", listeners=[lambda event: others.put(error="in words")])
+    quiet = policy.replace(attempts=1, dead_letters=letters, listeners=())
+    with pytest.raises(TimeoutError):
+        flavour.run(quiet(flavour.scripted(TimeoutError("slow"))), "a")
+    assert seen == [(DeadLettered, None, None, None)]
+
+
 def test_a_block_has_no_arguments(flavour, policy, seen):
     slow, script = TimeoutError("slow"), iter([0, 1])
 

@@ -440,7 +440,7 @@ def test_storing_takes_no_more_time_than_the_call_has_and_a_little(
     assert len(errors) == 8
     assert least < min(took) <= max(took) < most
     assert all("its dead letter could not be stored: StoreError" in error.__notes__[0] for error in errors)
-    assert context.store_until.get() is None
+    assert context.storing.get() is None
 
 
 def test_a_replay_that_fails_again_does_not_keep_a_second_letter(policy, letters):

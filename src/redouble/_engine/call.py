@@ -31,7 +31,7 @@ from ..context import (
     retried_in,
     running_in,
     shorter,
-    store_until,
+    storing,
 )
 from ..errors import DeadlineExceeded, RedoubleError, ResultRejected
 from ..events import (
@@ -658,11 +658,11 @@ class Call:
         self._code = str(reason if verdict is None else verdict.status or verdict.cause)
         self._instructions = self.why if reason is Reason.not_idempotent else ""
 
-    def limit_storing(self) -> Token[float | None]:
+    def limit_storing(self) -> Token[tuple[float, Any] | None]:
         """Set how long storing may take: what the call has left, and a little more."""
         left = self.time_left()
         seconds = min((INF if left is None else left) + BEYOND, _STORE_AT_MOST)
-        return store_until.set(_clock.real_now() + seconds)
+        return storing.set((_clock.real_now() + seconds, self))
 
     def store(self) -> Any:
         """Store the dead letter; returns it, or something to await for it."""

@@ -21,7 +21,7 @@ from .._base.json_safe import Masking, escape_surrogates, masked
 from .._base.log_once import call_back
 from .._base.masking import is_secret, masked_text
 from .._base.sqlite import file_path
-from ..context import leave, store_until, storing_until
+from ..context import leave, storing, storing_until
 from ..errors import StoreError
 from ..events import DeadLettered, Discarded, emit, wanted
 from ._compose import compose
@@ -181,7 +181,7 @@ class DeadLetters:
         if unknown := fields.keys() - defaults:
             raise TypeError(f"aput() got an unexpected keyword argument {min(unknown)!r}")
         # The time counts from now, not from when a thread is free.
-        token = store_until.set(storing_until(PATIENCE))
+        token = storing.set((storing_until(PATIENCE), None))
         try:
             added = await off_loop(self._add, defaults | fields)
         finally:
@@ -200,8 +200,11 @@ class DeadLetters:
         """Emit the events of an addition, and call the functions whose depth is reached."""
         letter = added.letter
         if wanted(self.listeners):
-            during = (error if isinstance(error, BaseException) else None, None, "")
-            emit(DeadLettered(letter), self.listeners, logged=True, during=during)
+            raised = error if isinstance(error, BaseException) else None
+            call = None if (limit := storing.get()) is None else limit[1]
+            if call is not None and call.lost is not raised:
+                call = None  # a letter that is put while that call stores its own
+            emit(DeadLettered(letter), self.listeners, logged=True, during=(raised, call, ""))
         self._notify_discarded(letter.queue, added.expired, "purged")
         self._notify_discarded(letter.queue, added.crowded_out, "limit")
         for queue, threshold, callback in tuple(self._watchers):

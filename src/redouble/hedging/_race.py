@@ -59,8 +59,16 @@ class Race:
     `interrupted`. At the end the driver calls `settle`, `outcome` and, whatever happened, `forget`.
     """
 
-    def __init__(self, plan: Plan, now: float, *, sync: bool) -> None:
+    # What events read of a call, as `args`, `kwargs`, `most` and `counted` are.
+    logged = True
+    masking = None
+
+    def __init__(
+        self, plan: Plan, now: float, args: tuple[Any, ...], kwargs: dict[str, Any], *, sync: bool
+    ) -> None:
         self.plan = plan
+        self.args, self.kwargs = args, kwargs
+        self.most = plan.attempts
         self.begun = 0
         """How many attempts were begun so far."""
         self.over = False
@@ -78,7 +86,9 @@ class Race:
         self._failures: dict[int, str] = {}
         self._first: Exception | None = None  # the failure of the first attempt
         self._first_failed = False  # and the budget does not know it yet
-        self._cause: dict[str, Any] = {}  # the failure that makes the next attempt due, for its event
+        self._due_to: Exception | None = None  # the failure that makes the next attempt due, for its event
+        self._cause: dict[str, Any] = {}  # and the fields of the event that are about it
+        self._elapsed = 0.0  # seconds until the last hedge
         self._winner = 0
 
     # Starting
@@ -135,11 +145,16 @@ class Race:
 
     def announce(self, number: int, now: float) -> None:
         """Send the event of a hedge that has begun."""
-        cause, self._cause = self._cause, {}
+        cause, error = self._cause, self._due_to
+        self._cause, self._due_to = {}, None
         if wanted(self.plan.listeners):
-            elapsed = now - self._began
+            elapsed = self._elapsed = now - self._began
             event = Hedged(self.plan.name, attempt=number, elapsed=elapsed, delay=self._after, **cause)
-            emit(event, self.plan.listeners)
+            emit(event, self.plan.listeners, during=(error, self, ""))
+
+    def counted(self) -> str:
+        """Return how many attempts were begun, and in which time, in words."""
+        return f"{self.begun} attempts in {self._elapsed:.1f} s"
 
     def refused(self, cost: float = 0.0, *, for_good: bool = False) -> None:
         """Drop the attempt that was started, and give its cost back.
@@ -150,7 +165,7 @@ class Race:
         if cost and budget is not None:
             shielded(budget, f"the budget {budget.name} failed", budget.give_back, cost)
         self._open -= 1
-        self._cause = {}
+        self._cause, self._due_to = {}, None
         if for_good or not self._open:
             self._slots = 0
             self._due = None
@@ -184,6 +199,7 @@ class Race:
             self._slots = 0
         self._not_before = max(self._not_before, now + hint)
         self._due = self._not_before if self._slots else None
+        self._due_to = error
         self._cause = {
             "cause": found.cause,
             "status": found.status,
@@ -221,7 +237,7 @@ class Race:
     def forget(self) -> None:
         """End the race and drop its errors: they hold frames that hold this race."""
         self.over = True
-        self.error = self._first = self.result = None
+        self.error = self._first = self._due_to = self.result = None
 
     # Latencies and the budget. Coroutines, for async budgets; in a sync call they never suspend.
 

@@ -41,7 +41,7 @@ async def hedged(plan: Plan, function: Function, args: tuple[Any, ...], kwargs: 
     if disabled_here():
         return await function(*args, **kwargs)
     clock, run = _library()
-    race = Race(plan, clock(), sync=False)
+    race = Race(plan, clock(), args, kwargs, sync=False)
     try:
         await run(race, clock, partial(_attempt, race, clock, partial(function, *args, **kwargs)))
         await race.settle()

@@ -38,7 +38,7 @@ def wrap(plan: Plan, function: Function) -> Function:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if disabled_here():
             return function(*args, **kwargs)
-        race = Race(plan, time.monotonic(), sync=True)
+        race = Race(plan, time.monotonic(), args, kwargs, sync=True)
         try:
             _Threads(race, partial(function, *args, **kwargs)).run()
             if is_awaited(race.result):

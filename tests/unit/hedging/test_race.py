@@ -13,7 +13,7 @@ from conftest import loop_time
 from redouble import retry
 from redouble.backoff import fixed
 from redouble.budget import TokenBudget
-from redouble.events import Hedged
+from redouble.events import Hedged, log_to
 from redouble.hedging import hedge
 from support.hedging import Script, Told, hedged, ours
 
@@ -289,6 +289,41 @@ def test_each_hedge_is_told_to_the_listeners_and_logged(virtual, caplog):
     assert told == [
         ("hedging fetch with attempt 2 after 1.00 s", "fetch", 2),
         ("hedging fetch with attempt 3 after 1.50 s: TimeoutError: slow", "fetch", 3),
+    ]
+
+
+def test_a_hedge_carries_the_arguments_and_the_failure_that_made_it_due(virtual):
+    seen, kept = [], []
+
+    def look(event):
+        seen.append((event.attempt, event.error, event.args, event.kwargs))
+        kept.append(event)
+
+    async def main():
+        slow = TimeoutError("slow")
+        script = Script((9.0, "late"), (0.5, slow), (0.5, "page"))
+
+        @hedge(after=1.0, attempts=3, listeners=[look])
+        async def fetch(*args, **kwargs):
+            return await script()
+
+        await fetch("a", user=7)
+        assert seen == [(2, None, ("a",), {"user": 7}), (3, slow, ("a",), {"user": 7})]
+        assert [(event.error, event.args, event.kwargs) for event in kept] == [(None, None, None)] * 2
+
+    virtual(main)
+
+
+def test_a_template_may_say_how_many_attempts_a_hedge_made_and_may_make(virtual, caplog):
+    async def main():
+        script = Script((9.0, "late"), (0.5, "page"))
+        told = log_to("app", template="%(name)s %(attempt_of)s, %(attempts)s")
+        await hedged(script, attempts=3, listeners=[told], name="fetch")()
+
+    with caplog.at_level(logging.INFO, "app"):
+        virtual(main)
+    assert [record.message for record in caplog.records if record.name == "app"] == [
+        "fetch 2 of 3, 2 attempts in 1.0 s"
     ]
 
 

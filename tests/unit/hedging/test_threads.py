@@ -54,6 +54,17 @@ def no_thread_is_left():
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
+def test_a_hedge_in_a_thread_carries_the_arguments_and_the_failure_that_made_it_due():
+    seen, slow = [], TimeoutError("slow")
+
+    def look(event):
+        seen.append((event.error, event.args, event.kwargs))
+
+    fetch = hedge(after=60.0, listeners=[look])(scripted(slow, "page"))
+    assert fetch("a", user=7) == "page"
+    assert seen == [(slow, ("a",), {"user": 7})]
+
+
 def test_a_quick_sync_call_leaves_no_thread_behind():
     before = threading.enumerate()
     assert hedge(after=5.0)(lambda: "page")() == "page"
