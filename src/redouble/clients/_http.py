@@ -186,7 +186,7 @@ class HttpClient:
         expected = self.errors.get(type(error))
         if expected is None:
             raise error
-        raised = _as(expected, error)
+        raised = as_type(expected, error)
         self.complete(raised, *args)
         raise raised from error.__cause__
 
@@ -283,13 +283,19 @@ def _hosts(hosts: Iterable[str]) -> frozenset[str] | None:
     return frozenset(host.lower() for host in hosts) or None
 
 
-def _as(expected: type[RedoubleError], error: RedoubleError) -> RedoubleError:
-    """Return the same error, note included, as one of the client library."""
+def as_type(expected: type[Any], error: BaseException) -> Any:
+    """Return the same error, note included, as one of another class."""
     # Around __init__: the classes that are joined take different arguments.
-    made = expected.__new__(expected, *error.args)
+    made: Any = expected.__new__(expected, *error.args)
     made.args = error.args
     made.__dict__.update(error.__dict__)
     return made.with_traceback(error.__traceback__)
+
+
+def is_short(headers: Mapping[str, str]) -> bool:
+    """Return whether a response is short, by its headers: reading it costs less than a new connection."""
+    length = headers.get("content-length", "")
+    return length.isdigit() and len(length) < 10 and int(length) <= DRAIN
 
 
 def used_up(body: Any) -> str:
@@ -298,7 +304,8 @@ def used_up(body: Any) -> str:
         return ""
     if getattr(body, "gi_suspended", True) is False and body.gi_frame is not None:
         return ""
-    return "its body was a generator, which is used up; send bytes or a file"
+    return USED_UP
 
 
+USED_UP = "its body was a generator, which is used up; send bytes or a file"
 NO_REWIND = "its body was a file that cannot be rewound; send bytes or a seekable file"

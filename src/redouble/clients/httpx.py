@@ -15,7 +15,7 @@ from ..errors import CircuitOpen as _CircuitOpen
 from ..errors import DeadlineExceeded as _DeadlineExceeded
 from ..errors import RedoubleError
 from ..errors import ResultRejected as _ResultRejected
-from ._http import DRAIN, NO_REWIND, HttpClient, used_up
+from ._http import NO_REWIND, HttpClient, is_short, used_up
 from ._override import override
 
 __all__ = ["AsyncRetryTransport", "RetryTransport", "override"]
@@ -149,16 +149,10 @@ def _remember_position(request: httpx.Request) -> None:
             pass  # a pipe, or a file that is closed
 
 
-def _short(response: httpx.Response) -> bool:
-    """Return whether the body is short, so that reading it costs less than a new connection."""
-    length = response.headers.get("content-length", "")
-    return length.isdigit() and len(length) < 10 and int(length) <= DRAIN
-
-
 class _SyncHttpx(_Httpx):
     def discard(self, result: Any) -> Any:
         try:
-            if _short(result):
+            if is_short(result.headers):
                 result.read()
         finally:
             result.close()
@@ -167,7 +161,7 @@ class _SyncHttpx(_Httpx):
 class _AsyncHttpx(_Httpx):
     async def discard(self, result: Any) -> Any:
         try:
-            if _short(result):
+            if is_short(result.headers):
                 await result.aread()
         finally:
             await result.aclose()

@@ -18,7 +18,7 @@ from ..errors import CircuitOpen as _CircuitOpen
 from ..errors import DeadlineExceeded as _DeadlineExceeded
 from ..errors import RedoubleError
 from ..errors import ResultRejected as _ResultRejected
-from ._http import DRAIN, NO_REWIND, HttpClient, used_up
+from ._http import NO_REWIND, HttpClient, is_short, used_up
 from ._override import override
 
 __all__ = ["RetryAdapter", "override", "retrying_session"]
@@ -95,9 +95,8 @@ class _Requests(HttpClient):
         return {**kwargs, "timeout": limits}
 
     def discard(self, result: Any) -> None:
-        length = result.headers.get("content-length", "")
         try:
-            if length.isdigit() and len(length) < 10 and int(length) <= DRAIN:
+            if is_short(result.headers):
                 result.content  # noqa: B018 - reading it gives the connection back to the pool
         finally:
             result.close()

@@ -1,0 +1,205 @@
+"""A middleware for aiohttp that retries every request of a session.
+
+>>> import aiohttp
+>>> async def main():
+...     async with aiohttp.ClientSession(middlewares=(retry_middleware(attempts=6, deadline=20.0),)):
+...         pass
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+import aiohttp
+from aiohttp.payload import AsyncIterablePayload, IOBasePayload
+
+from .._engine.note import history
+from ..errors import BulkheadFull as _BulkheadFull
+from ..errors import CircuitOpen as _CircuitOpen
+from ..errors import DeadlineExceeded as _DeadlineExceeded
+from ..errors import RedoubleError
+from ..errors import ResultRejected as _ResultRejected
+from ._http import NO_REWIND, USED_UP, HttpClient, as_type, is_short
+from ._override import override
+
+__all__ = ["override", "retry_middleware"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable
+    from typing import Any
+
+    from typing_extensions import Unpack
+
+    from .._policy.typed import PolicyFields
+    from ..policy import Policy
+
+
+class DeadlineExceeded(_DeadlineExceeded, aiohttp.ServerTimeoutError):
+    """`redouble.DeadlineExceeded` that callers of aiohttp catch as ``aiohttp.ServerTimeoutError``."""
+
+
+class ResultRejected(_ResultRejected, aiohttp.ClientConnectionError):
+    """`redouble.ResultRejected` that callers of aiohttp catch as ``aiohttp.ClientConnectionError``."""
+
+
+class CircuitOpen(_CircuitOpen, aiohttp.ClientConnectionError):
+    """`redouble.CircuitOpen` that callers of aiohttp catch as ``aiohttp.ClientConnectionError``."""
+
+
+class BulkheadFull(_BulkheadFull, aiohttp.ClientConnectionError):
+    """`redouble.BulkheadFull` that callers of aiohttp catch as ``aiohttp.ClientConnectionError``."""
+
+
+# The errors after which a session sends an idempotent request again by itself, through its middlewares.
+_SENT_AGAIN = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
+# The timer of the request that was given up on last, and its error: a session has one timer for each request.
+_given_up: ContextVar[tuple[object, Exception] | None] = ContextVar("redouble given up", default=None)
+
+
+class _Aiohttp(HttpClient):
+    """Requests and responses of aiohttp."""
+
+    library = "aiohttp"
+    errors = {  # noqa: RUF012 - of the class, and never changed
+        _DeadlineExceeded: DeadlineExceeded,
+        _ResultRejected: ResultRejected,
+        _CircuitOpen: CircuitOpen,
+        _BulkheadFull: BulkheadFull,
+    }
+
+    def method_of(self, *args: Any) -> str:
+        method: str = args[0].method
+        return method
+
+    def host_of(self, *args: Any) -> str | None:
+        host: str | None = args[0].url.host
+        return host
+
+    def status_of(self, response: Any) -> int:
+        status: int = response.status
+        return status
+
+    def unrepeatable(self, *args: Any) -> str:
+        request = args[0]
+        body = request.body
+        if not body:
+            return ""
+        # Before aiohttp 3.14 an iterator that was read in part does not count as consumed.
+        if body.consumed or (isinstance(body, AsyncIterablePayload) and request.response is not None):
+            return NO_REWIND if isinstance(body, IOBasePayload) else USED_UP
+        return ""
+
+    def rewind(self, *args: Any) -> None:
+        pass  # aiohttp does, when it sends a body again
+
+    def set_header(self, name: str, value: str, *args: Any, keep: bool = False) -> None:
+        headers = args[0].headers
+        if not (keep and name in headers):
+            headers[name] = value
+
+    def limit(self, seconds: float, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        return kwargs  # a request does not show its timeouts; the attempt is cancelled
+
+    async def discard(self, result: Any) -> None:
+        try:
+            if is_short(result.headers):
+                async for _ in result.content.iter_any():
+                    pass
+        finally:
+            result.release()
+
+    def is_usable(self, response: Any) -> bool:
+        return response.content.exception() is None
+
+    def mark(self, response: Any, error: RedoubleError, *args: Any) -> None:
+        super().mark(response, error, *args)
+        own: Any = type(response).raise_for_status
+
+        def raise_for_status() -> None:
+            try:
+                own(response)
+            except aiohttp.ClientResponseError as raised:
+                raised.__notes__ = response.__notes__
+                raise
+
+        # The error of aiohttp does not have the response.
+        response.raise_for_status = raise_for_status
+
+    def complete(self, error: RedoubleError, *args: Any) -> None:
+        pass
+
+    def raise_status(self, response: Any, error: RedoubleError, *args: Any) -> None:
+        raised = aiohttp.ClientResponseError(
+            response.request_info,
+            response.history,
+            status=response.status,
+            message=response.reason or "",
+            headers=response.headers,
+        )
+        raised.__notes__ = response.__notes__
+        raise raised
+
+
+def _send(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> Awaitable[aiohttp.ClientResponse]:
+    return handler(request)
+
+
+def retry_middleware(
+    policy: Policy | None = None,
+    /,
+    *,
+    raise_status: bool = False,
+    propagate_to: Iterable[str] = (),
+    **fields: Unpack[PolicyFields],
+) -> aiohttp.ClientMiddlewareType:
+    """Return a middleware that retries the requests of an ``aiohttp.ClientSession``.
+
+    Takes a `Policy`, or its fields as keywords. When no attempt is left the last response is returned;
+    ``raise_status=True`` raises ``aiohttp.ClientResponseError`` instead. ``propagate_to`` are the hosts, or
+    ``["*"]``, that receive ``X-Retry-Attempt`` and ``X-Request-Timeout-Ms``. A `Registry` as a guard has
+    one guard for each host. `override` sets another policy for the requests of a block.
+    """
+    client = _Aiohttp(
+        "retry_middleware",
+        policy,
+        fields,
+        send=_send,
+        awaits=True,
+        raise_status=raise_status,
+        propagate_to=propagate_to,
+    )
+
+    async def retrying(
+        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        before = _given_up.get()
+        if before is not None:
+            _given_up.set(None)
+            if before[0] is _timer(request):
+                raise before[1]
+        try:
+            response: aiohttp.ClientResponse = await client.sender()(request, handler)
+            return response
+        except RedoubleError as error:
+            given_up = error
+        except _SENT_AGAIN as error:
+            tried = history(error)
+            if tried is not None and tried.attempts > 1:
+                # Without its traceback, whose frames must not live on in the context.
+                _given_up.set((_timer(request), as_type(type(error), error).with_traceback(None)))
+            raise
+        unread = client.unread(given_up)
+        if unread is not None:
+            await client.discard(unread)
+        last: aiohttp.ClientResponse = client.finish(given_up, request)
+        return last
+
+    return retrying
+
+
+def _timer(request: Any) -> object:
+    """Return the timer of a request. A session that sends a request again makes a new one with that timer."""
+    return getattr(request, "_timer", request)
