@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     class Client(Protocol):
         """A client library, as a call of `redouble.clients` sees it. ``args`` are those of the call."""
 
+        #: How to allow a request to be sent twice.
+        remedy: str
+
         def name_of(self, *args: Any) -> str:
             """Return the name of a call whose policy has none."""
             ...
@@ -411,7 +414,7 @@ def _unsafe_to_repeat(
         if found.unprocessed:
             return None
         method = progress.client.method_of(*progress.args)
-        return f"repeating this {method} {_MIGHT_ACT_TWICE} idempotent=True or send an Idempotency-Key"
+        return f"repeating this {method} {_MIGHT_ACT_TWICE} {progress.client.remedy}"
     sent = find_requests(_evidence(failure), found.unprocessed, progress.outside).unrepeatable
     if sent is None:
         return None

@@ -18,7 +18,7 @@ from ._judge import class_info as class_info
 from ._probe import get, is_a, looks_like_headers, result_response, status_code, whole
 from ._probe import handed as handed
 from ._probe import leaves as leaves
-from ._requests import Sent, may_repeat_request, method_of
+from ._requests import Sent, by_aws, may_repeat_request, method_of
 from ._requests import find_requests as find_requests
 from ._retry_after import INTERESTING, hint, parse_retry_after
 from ._table_classes import CERTIFICATE_TEXT
@@ -366,6 +366,12 @@ def may_repeat(method: object, request: object, headers: object) -> bool:
     ``request`` has the URL and the body, by the names that client libraries give them.
     """
     return may_repeat_request(Sent(method_of(method), request, headers), (), [])
+
+
+def may_repeat_aws(model: Any, params: object) -> bool:
+    """Return whether an operation of AWS may be sent twice, by botocore's model of it and its parameters."""
+    variables = {"operation_name": model.name, "operation_model": model, "api_params": params}
+    return bool(by_aws(variables, "")[0].repeatable)
 
 
 _MOST_SILENT = 1_000

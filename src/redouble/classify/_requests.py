@@ -314,7 +314,7 @@ def _by_tornado(variables: Any, _: str) -> list[Sent]:
     return [Sent(method_of(item(variables.get("kwargs"), "method")) or "GET", variables.get("request"))]
 
 
-def _by_aws(variables: Any, _: str) -> list[Sent]:
+def by_aws(variables: Any, _: str) -> list[Sent]:
     """Return the operation of botocore, by name."""
     name, model = text(variables.get("operation_name")) or "", variables.get("operation_model")
     service = text(variables.get("service_name")) or "AWS"
@@ -355,7 +355,7 @@ _READERS: dict[str, Callable[[Any, str], list[Sent]]] = {
     "aiohttp": _by_aiohttp,
     "http.client": _by_http_client,
     "response": _by_response,
-    "aws": _by_aws,
+    "aws": by_aws,
     "stripe": _by_stripe,
     "tornado": _by_tornado,
     "redis": _by_redis,

@@ -68,6 +68,7 @@ class HttpClient:
 
     #: The name of the library, and for each of our errors the class that its callers expect.
     library = ""
+    remedy = "idempotent=True or send an Idempotency-Key"
     errors: Mapping[type[RedoubleError], type[RedoubleError]]
 
     def __init__(
