@@ -114,11 +114,11 @@ class _Aiohttp(HttpClient):
 
     def mark(self, response: Any, error: RedoubleError, *args: Any) -> None:
         super().mark(response, error, *args)
-        own: Any = type(response).raise_for_status
+        own = response.raise_for_status
 
         def raise_for_status() -> None:
             try:
-                own(response)
+                own()
             except aiohttp.ClientResponseError as raised:
                 raised.__notes__ = response.__notes__
                 raise

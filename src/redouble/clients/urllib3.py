@@ -1,0 +1,278 @@
+"""A pool manager for urllib3 that retries every request.
+
+>>> pool = RetryPoolManager(attempts=6, deadline=20.0)
+>>> pool.clear()
+"""
+
+from __future__ import annotations
+
+import urllib3
+import urllib3.exceptions
+from urllib3._request_methods import RequestMethods
+from urllib3.exceptions import MaxRetryError, ResponseError
+from urllib3.util import Retry, Timeout, parse_url
+from urllib3.util.request import rewind_body
+
+from ..context import REQUEST_TIMEOUT, RETRY_ATTEMPT
+from ..errors import BulkheadFull as _BulkheadFull
+from ..errors import CircuitOpen as _CircuitOpen
+from ..errors import DeadlineExceeded as _DeadlineExceeded
+from ..errors import RedoubleError
+from ..errors import ResultRejected as _ResultRejected
+from ._http import NO_REWIND, HttpClient, is_short, used_up
+from ._override import override
+
+__all__ = ["Request", "RetryPoolManager", "override"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+    from typing import Any, Self
+
+    from typing_extensions import Unpack
+
+    from .._policy.typed import PolicyFields
+    from ..policy import Policy
+
+# Redirects that are followed where the caller says nothing, as urllib3 does.
+_REDIRECTS = 10
+# The shortest time limit of an attempt: 0 would mean not to wait at all.
+_SHORTEST = 0.001
+
+
+class DeadlineExceeded(_DeadlineExceeded, urllib3.exceptions.TimeoutError):
+    """`redouble.DeadlineExceeded` that callers of urllib3 catch as ``urllib3.exceptions.TimeoutError``."""
+
+
+class ResultRejected(_ResultRejected, urllib3.exceptions.ProtocolError):
+    """`redouble.ResultRejected` that callers of urllib3 catch as ``urllib3.exceptions.ProtocolError``."""
+
+
+class CircuitOpen(_CircuitOpen, urllib3.exceptions.ProtocolError):
+    """`redouble.CircuitOpen` that callers of urllib3 catch as ``urllib3.exceptions.ProtocolError``."""
+
+
+class BulkheadFull(_BulkheadFull, urllib3.exceptions.ProtocolError):
+    """`redouble.BulkheadFull` that callers of urllib3 catch as ``urllib3.exceptions.ProtocolError``."""
+
+
+class Request:
+    """A request: functions of a call's arguments and ``recover`` receive it.
+
+    ``headers`` may be changed between two attempts. ``options`` are the other keywords of ``urlopen``.
+    """
+
+    __slots__ = ("_position", "body", "headers", "method", "options", "url")
+
+    def __init__(self, method: str, url: str, headers: Any, body: Any, options: dict[str, Any]) -> None:
+        self.method = method.upper()
+        self.url = url
+        self.headers = urllib3.HTTPHeaderDict(headers)
+        self.body = body
+        self.options = options
+        # Where a file begins, to send it again from there.
+        self._position: int | None = None
+        if hasattr(body, "read"):
+            try:
+                self._position = body.tell()
+            except (AttributeError, OSError, ValueError):
+                pass  # a pipe, or a file that is closed
+
+    def __repr__(self) -> str:
+        return f"<Request {self.method} {parse_url(self.url).host}>"
+
+
+class _Urllib3(HttpClient):
+    """Requests and responses of urllib3."""
+
+    library = "urllib3"
+    errors = {  # noqa: RUF012 - of the class, and never changed
+        _DeadlineExceeded: DeadlineExceeded,
+        _ResultRejected: ResultRejected,
+        _CircuitOpen: CircuitOpen,
+        _BulkheadFull: BulkheadFull,
+    }
+    manager: urllib3.PoolManager
+
+    def method_of(self, *args: Any) -> str:
+        method: str = args[0].method
+        return method
+
+    def host_of(self, *args: Any) -> str | None:
+        return parse_url(args[0].url).host
+
+    def status_of(self, response: Any) -> int:
+        status: int = response.status
+        return status
+
+    def unrepeatable(self, *args: Any) -> str:
+        request = args[0]
+        if hasattr(request.body, "read"):
+            return NO_REWIND if request._position is None else ""
+        return used_up(request.body)
+
+    def rewind(self, *args: Any) -> None:
+        if args[0]._position is not None:
+            rewind_body(args[0].body, args[0]._position)
+
+    def set_header(self, name: str, value: str, *args: Any, keep: bool = False) -> None:
+        headers = args[0].headers
+        if not (keep and name in headers):
+            headers[name] = value
+
+    def limit(self, seconds: float, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        options, seconds = args[0].options, max(seconds, _SHORTEST)
+        if "timeout" in options:
+            given = options["timeout"]
+        else:
+            given = self.manager.connection_pool_kw.get("timeout", Timeout.DEFAULT_TIMEOUT)
+        timeout = given.clone() if isinstance(given, Timeout) else Timeout.from_float(given)
+        timeout.total = _shorter(timeout.total, seconds)
+        return {
+            **kwargs,
+            "timeout": timeout,
+            "pool_timeout": _shorter(options.get("pool_timeout"), seconds),
+        }
+
+    def discard(self, result: Any) -> None:
+        if result.connection is None:
+            return  # it was read when it arrived
+        result._redouble_closed = True
+        try:
+            if is_short(result.headers):
+                result.drain_conn()
+        finally:
+            result.close()
+            result.release_conn()
+
+    def is_usable(self, response: Any) -> bool:
+        return not hasattr(response, "_redouble_closed")
+
+    def complete(self, error: RedoubleError, *args: Any) -> None:
+        pass
+
+    def raise_status(self, response: Any, error: RedoubleError, *args: Any) -> None:
+        url = args[0].url
+        reason = ResponseError(ResponseError.SPECIFIC_ERROR.format(status_code=response.status))
+        raised: Any = MaxRetryError(self.manager.connection_from_url(url), url, reason)
+        raised.response = response
+        raised.__notes__ = response.__notes__
+        raise raised
+
+    def redirects(self, given: Any) -> Retry:
+        """Return a ``Retry`` that follows redirects as the one that is given, and retries nothing."""
+        redirect, on_redirect, removed = _REDIRECTS, True, Retry.DEFAULT_REMOVE_HEADERS_ON_REDIRECT
+        if given is not None:
+            asked = given if isinstance(given, Retry) else Retry.from_int(given)
+            if asked.total or asked.connect or asked.read or asked.status or asked.other:
+                self.say_once(
+                    self,
+                    f"retries={given!r} counts for redirects only: {self._caller} retries by its policy; "
+                    "set attempts= instead",
+                )
+            counts = (count for count in (asked.redirect, asked.total) if count is not None)
+            redirect = int(next(counts, _REDIRECTS))
+            on_redirect, removed = asked.raise_on_redirect, asked.remove_headers_on_redirect
+        return Retry(
+            total=None,
+            connect=False,
+            read=False,
+            redirect=redirect,
+            status=0,
+            other=0,
+            raise_on_redirect=on_redirect,
+            respect_retry_after_header=False,
+            # The host that a redirect leads to is not asked whether it wants our headers.
+            remove_headers_on_redirect={*removed, RETRY_ATTEMPT, REQUEST_TIMEOUT},
+        )
+
+
+def _shorter(given: Any, seconds: float) -> Any:
+    """Return the smaller of a timeout of urllib3 and the time that is left."""
+    return min(given, seconds) if isinstance(given, (int, float)) else seconds
+
+
+class RetryPoolManager(RequestMethods):
+    """A pool manager that retries its requests.
+
+    Takes a `Policy`, or its fields as keywords. ``manager`` is the one that sends the requests:
+    ``urllib3.PoolManager()`` by default. Its own retries are off; it follows redirects. When no attempt is
+    left the last response is returned; ``raise_status=True`` raises ``MaxRetryError`` instead.
+    ``propagate_to`` are the hosts, or ``["*"]``, that receive ``X-Retry-Attempt`` and
+    ``X-Request-Timeout-Ms``. A `Registry` as a guard has one guard for each host. `override` sets another
+    policy for the requests of a block.
+
+    >>> with RetryPoolManager(attempts=6, manager=urllib3.PoolManager(timeout=5.0)) as pool:
+    ...     pool.policy
+    Policy(attempts=6)
+    """
+
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        /,
+        *,
+        manager: urllib3.PoolManager | None = None,
+        raise_status: bool = False,
+        propagate_to: Iterable[str] = (),
+        **fields: Unpack[PolicyFields],
+    ) -> None:
+        self._manager = urllib3.PoolManager() if manager is None else manager
+        super().__init__(self._manager.headers)
+        self._client = _Urllib3(
+            type(self).__name__,
+            policy,
+            fields,
+            send=self._send,
+            raise_status=raise_status,
+            propagate_to=propagate_to,
+        )
+        self._client.manager = self._manager
+        self._retries = self._client.redirects(self._manager.connection_pool_kw.get("retries"))
+
+    @property
+    def policy(self) -> Policy:
+        """The policy of requests outside of `override`."""
+        return self._client.policy
+
+    def _send(self, request: Request, **limits: Any) -> urllib3.BaseHTTPResponse:
+        options = {**request.options, **limits}
+        return self._manager.urlopen(
+            request.method, request.url, headers=request.headers, body=request.body, **options
+        )
+
+    def urlopen(  # type: ignore[override]
+        self, method: str, url: str, redirect: bool = True, **kw: Any
+    ) -> urllib3.BaseHTTPResponse:
+        """Send a request, and again after a transient failure. Takes the options of ``PoolManager``."""
+        client, retries = self._client, kw.pop("retries", None)
+        kw["retries"] = self._retries if retries is None else client.redirects(retries)
+        kw["redirect"] = redirect
+        headers, body = kw.pop("headers", None), kw.pop("body", None)
+        request = Request(method, url, self.headers if headers is None else headers, body, kw)
+        try:
+            response: urllib3.BaseHTTPResponse = client.sender()(request)
+            return response
+        except RedoubleError as error:
+            given_up = error
+        unread = client.unread(given_up)
+        if unread is not None:
+            client.discard(unread)
+        last: urllib3.BaseHTTPResponse = client.finish(given_up, request)
+        return last
+
+    def clear(self) -> None:
+        """Close the connections of the manager inside."""
+        self._manager.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.clear()
