@@ -318,3 +318,29 @@ def test_the_bare_decorator_stops():
     with pytest.raises(ConnectionResetError):
         load()
     assert len(calls) == 4
+
+
+def test_an_error_that_was_retried_inside_two_hedged_attempts_is_not_retried_again(quick):
+    """The note of the hedge used to replace that of the inner call."""
+    bottom = scripted(*[ConnectionResetError("down") for _ in range(99)])
+    fetch = quick.replace(name="fetch")(bottom)
+    with pytest.raises(ConnectionResetError) as caught:
+        quick.replace(name="load").call(hedge(after=60.0, name="hedged")(lambda: fetch()))
+    assert len(bottom.calls) == 8
+    note = caught.value.__notes__[0]
+    assert note.startswith("redouble: gave up on fetch after 4 attempts")
+    assert "\n  2 attempts of hedged failed; this was attempt 1\n    attempt 2: ConnectionResetError" in note
+    assert note.endswith(
+        'not retried by load: already retried by fetch (4 attempts); say nested="independent" to retry it here '
+        "as well"
+    )
+    assert history(caught.value).name == "fetch"
+
+
+def test_a_kept_error_that_two_hedged_attempts_raise_is_retried_as_usual(quick):
+    with pytest.raises(ConnectionResetError) as caught:
+        quick.call(down)
+    bottom = scripted(*[caught.value] * 99)
+    with pytest.raises(ConnectionResetError):
+        quick.call(hedge(after=60.0)(lambda: bottom()))
+    assert len(bottom.calls) == 8

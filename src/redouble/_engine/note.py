@@ -268,6 +268,16 @@ def passed_to(thing: Any, error: BaseException) -> None:
     thing.__notes__ = [_new("\n".join([f"{_NOTE}{error}", *lines]), note._data, note.final)]
 
 
+def put_lines(error: BaseException, headline: str, lines: list[str], begun: float) -> None:
+    """Put lines about the attempts beside this one on an error, below the note of a call that ended since."""
+    inner = given_up_note(error, begun)
+    if inner is None:
+        put_note(error, "\n".join([_NOTE + headline, *lines]))
+    else:
+        below = [f"  {headline}", *[f"  {line}" for line in lines]]
+        put_note(error, _new("\n".join([inner, *below]), inner._data, inner.final))
+
+
 def put_note(error: BaseException, text: str) -> None:
     """Add a note to an error; a note of ours that it has already is replaced."""
     notes = _notes(error)

@@ -15,7 +15,7 @@ from .._base.callables import sync_result
 from .._base.log_once import shielded, warn_once
 from .._base.record import Record
 from .._base.text import brief, cut, safe_str, type_name
-from .._engine.note import put_note
+from .._engine.note import put_lines, written
 from ..classify import verdict
 from ..context import capped_at, here, time_left
 from ..events import Hedged, emit, wanted
@@ -75,6 +75,7 @@ class Race:
         self.error: BaseException | None = None
         self.result: Any = None
         self._sync = sync
+        self._notes = written.latest  # the last note before: later ones are of calls inside the attempts
         self._after = plan.after if plan.latencies is None else plan.latencies.delay()
         self._outer: AttemptContext | None = here()
         self._began = self._ended = self._not_before = now
@@ -220,7 +221,7 @@ class Race:
         others = [f"  attempt {n}: {text}" for n, text in failures if n != number]
         if others:
             headline = f"{len(others) + 1} attempts of {self.plan.name} failed; this was attempt {number}"
-            put_note(error, "\n".join([f"redouble: {headline}", *others]))
+            put_lines(error, headline, others, self._notes)
 
     def outcome(self) -> Any:
         """Return the result, or raise the error, and keep neither."""
