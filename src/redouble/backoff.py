@@ -299,7 +299,7 @@ class immediately_once:  # noqa: N801 - used like a function, a class so that it
         return isinstance(other, immediately_once) and same(self.backoff, other.backoff)
 
     def __hash__(self) -> int:
-        return hash((immediately_once, name_of(self.backoff, short=True)))
+        return hash((immediately_once, name_of(self.backoff)))
 
     def __repr__(self) -> str:
         return f"immediately_once({name_of(self.backoff, short=True)})"
@@ -329,7 +329,7 @@ def _takes_floor(backoff: Any) -> bool:
     """Return whether a backoff may be passed ``floor``: it is of this module, and has none of its own."""
     if isinstance(backoff, partial):
         return "floor" not in backoff.keywords and _takes_floor(backoff.func)
-    return type(backoff) is immediately_once or is_ours(backoff)
+    return is_ours(backoff)
 
 
 def _answer(

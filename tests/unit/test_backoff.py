@@ -109,6 +109,7 @@ def test_the_defaults_are_a_base_of_1_and_a_cap_of_30_for_every_function(backoff
 def test_without_a_random_source_the_random_module_is_used(monkeypatch):
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
     assert full_jitter(2) == 4.0
+    assert list(delays(attempts=7, base=1.5)) == [1.5, 3.0, 6.0, 12.0, 24.0, 30.0]
 
 
 @pytest.mark.parametrize("number", [2, Decimal(2), Fraction(2), 2.0])

@@ -232,3 +232,44 @@ def test_with_a_broken_random_source_the_floor_still_holds(caplog):
 
     with caplog.at_level(logging.WARNING, "redouble"):
         assert all(wait >= 2.0 for wait in delays(full_jitter, attempts=6, floor=2.0, rng=Broken()))
+
+
+# A floor and other parts
+
+
+def test_a_floor_of_a_partial_is_not_replaced_by_that_of_the_policy():
+    own = functools.partial(exponential, floor=5.0)
+    assert list(delays(own, attempts=4, floor=2.0)) == [5.0, 5.0, 5.0]
+    assert list(delays(own, attempts=3, floor=7.0)) == [7.0, 7.0]
+
+
+def test_a_floor_reaches_a_function_of_the_users_own_inside_immediately_once():
+    assert list(delays(immediately_once(mine), attempts=4, floor=0.75)) == [0.75, 0.75, 1.0]
+
+
+def test_a_floor_of_1_is_compared_with_the_cap_too():
+    with pytest.raises(ValueError, match=r"^floor must be at most cap, got floor=1 and cap=0\.5$"):
+        full_jitter(0, cap=0.5, floor=1.0)
+
+
+def test_immediately_once_returns_the_answer_of_another_function_as_it_is():
+    assert immediately_once(lambda *args, **fields: None)(1) is None
+
+
+@pytest.mark.parametrize("floor", [0.0, 2.0])
+@pytest.mark.parametrize(
+    ("later", "said"),
+    [
+        (False, "the delay must be a number, got 'soon'"),
+        (True, "it returned an awaitable: it must be a plain"),
+    ],
+)
+def test_the_log_says_what_is_wrong_with_an_answer_with_a_floor_and_without(floor, later, said, caplog):
+    async def soon(): ...
+
+    def wrong(*args, **fields):
+        return soon() if later else "soon"
+
+    with caplog.at_level(logging.WARNING, "redouble"):
+        next_delay(wrong, 0, 1.0, 30.0, None, None, floor)
+    assert caplog.records[0].exc_text.splitlines()[-1].startswith(f"TypeError: {said}")
