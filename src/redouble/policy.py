@@ -701,6 +701,15 @@ _GUARDING = frozenset(_GUARDS)
 _COMPUTED_FROM = frozenset({*_LIMITING, *_GUARDING, *_MAY_BE_ASYNC, "listeners", "until"})
 
 
+def _about(name: str, value: Any) -> str:
+    """Return what to write instead of a text for a field that takes a number."""
+    if type(value) is not str:
+        return ""
+    from ._policy.other_names import about_text
+
+    return about_text(name, value)
+
+
 def _fill(policy: Policy, values: tuple[Any, ...], fields: Mapping[str, Any], caller: str) -> None:
     """Store all values in a new policy, and over them the ``fields``, which are checked.
 
@@ -717,7 +726,10 @@ def _fill(policy: Policy, values: tuple[Any, ...], fields: Mapping[str, Any], ca
             from ._policy.other_names import advice
 
             raise TypeError(f"{caller}() has no {name!r}; {advice(name, value, _FIELDS)}")
-        put(policy, name, checked(name, value))
+        try:
+            put(policy, name, checked(name, value))
+        except TypeError as error:
+            raise TypeError(f"{error}{_about(name, value)}") from None
     if policy.payload is not None and policy.dead_letters is None:
         raise ValueError("payload must come with dead_letters: nothing is kept of a call otherwise")
     soft = policy.give_up_after is not None

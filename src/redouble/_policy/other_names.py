@@ -6,6 +6,8 @@ common ones of hand-written decorators. Loaded only when there is such an error.
 
 from __future__ import annotations
 
+from .._base.checks import INF
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -126,7 +128,7 @@ _ROWS = (
     (
         "floor",
         "write floor={value}: no wait is shorter",
-        "min min_delay min_wait wait_min min_backoff min_interval delay_min minimum_backoff",
+        "min min_delay min_value min_wait wait_min min_backoff min_interval delay_min minimum_backoff",
     ),
     (
         "floor",
@@ -356,6 +358,25 @@ def about_on(value: object) -> str:
         if isinstance(member, Exception):
             return f": write on={type(member).__name__}, the class itself"
     return ""
+
+
+def about_text(name: str, value: str) -> str:
+    """Return the number to write instead of a text; nothing if the text is none, or the field takes none.
+
+    >>> about_text("deadline", "20s")
+    ': write deadline=20.0; Policy.from_mapping reads texts'
+    """
+    from .config import READERS
+
+    field, read = READERS.get(name, ("", None))
+    try:
+        found = None if read is None else read(name, value)
+    except (TypeError, ValueError):
+        return ""
+    if isinstance(found, bool) or not isinstance(found, (int, float)):
+        return ""
+    shown = f"math.{found}" if found == INF else repr(found)
+    return f": write {field}={shown}; Policy.from_mapping reads texts"
 
 
 def by_keyword(thing: object) -> str:

@@ -212,6 +212,32 @@ def test_a_value_that_could_be_anything_has_no_keyword(thing):
 
 
 @pytest.mark.parametrize(
+    ("field", "value", "advised"),
+    [
+        ("attempts", "3", "attempts must be a whole number, got '3': write attempts=3;"),
+        ("attempts", "inf", "attempts must be a whole number, got 'inf': write attempts=math.inf;"),
+        ("deadline", "20s", "deadline must be a number, got '20s': write deadline=20.0;"),
+        ("base", "200ms", "base must be a number, got '200ms': write base=0.2;"),
+        ("cap", "1.5m", "cap must be a number, got '1.5m': write cap=90.0;"),
+        ("priority", "1", "priority must be a whole number, got '1': write priority=1;"),
+    ],
+)
+def test_a_number_as_text_is_answered_with_the_number(field, value, advised):
+    for function in (retry, retrying, Policy, Policy().replace):
+        with pytest.raises(TypeError) as caught:
+            function(**{field: value})
+        assert str(caught.value) == f"{advised} Policy.from_mapping reads texts"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("attempts", "three"), ("deadline", "none"), ("until", "1"), ("enabled", "yes")]
+)
+def test_any_other_text_is_refused_as_it_is(field, value):
+    with pytest.raises(TypeError, match=rf"^{field} must [^:;]*, got '{value}'$"):
+        Policy(**{field: value})
+
+
+@pytest.mark.parametrize(
     ("value", "advised"),
     [
         ("exponential", ": write backoff=exponential (from redouble.backoff)"),

@@ -140,7 +140,9 @@ def test_a_bool_is_no_number_of_seconds(build, field, value):
 def test_what_is_no_number_of_seconds_is_refused_naming_field_rule_and_value(build, field, value):
     with pytest.raises(TypeError) as caught:
         build(**{field: value})
-    assert str(caught.value) == f"{field} must be a number, got {value!r}"
+    message, _, advised = str(caught.value).partition(": write ")
+    assert message == f"{field} must be a number, got {value!r}"
+    assert bool(advised) == (build is Policy and isinstance(value, str))
 
 
 @pytest.mark.parametrize("field", SECONDS)
