@@ -89,8 +89,11 @@ def first(page: Path, *, had: bool) -> Block:
 def prepared(page: Path, *, had: bool) -> dict[str, Any]:
     """Return the names that the rows of the tables on a page need."""
     namespace: dict[str, Any] = {"__name__": "page"}
+    block = first(page, had=had)
+    if block.needs is not None:
+        pytest.skip(f"{block.needs} is not installed")
     with contextlib.redirect_stdout(io.StringIO()):
-        exec(first(page, had=had).text, namespace)
+        exec(block.text, namespace)
     return namespace
 
 

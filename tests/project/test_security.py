@@ -27,8 +27,8 @@ POWERFUL = {
     # The demo, with a server of its own.
     "http": {"redouble._cli.demo"},
     "urllib": {"redouble._cli.demo", "redouble.clients.requests"},
-    # `redouble dead-letters replay --handler`
-    "pkgutil": {"redouble._cli.dead_letters"},
+    # `redouble dead-letters replay --handler`, and the class that `redouble explain` is asked about
+    "pkgutil": {"redouble._cli.dead_letters", "redouble._cli.explain"},
 }
 
 
