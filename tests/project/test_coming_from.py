@@ -340,6 +340,18 @@ def test_urllib3_as_the_page_describes_it() -> None:
     assert (off.total, off.redirect, off.raise_on_redirect) == (False, 0, False)
 
 
+def test_aiohttp_retry_as_the_page_describes_it() -> None:
+    pytest.importorskip("aiohttp_retry")
+    from aiohttp_retry import ExponentialRetry, ListRetry
+
+    options = ExponentialRetry(start_timeout=0.5, factor=2.0, max_timeout=3.0)
+    assert [options.get_timeout(attempt) for attempt in (1, 2, 3)] == [1.0, 2.0, 3.0]
+    assert (options.attempts, options.exceptions) == (3, set())
+    assert options.retry_all_server_errors
+    assert "POST" in options.methods
+    assert ListRetry([0.1, 1.0, 5.0]).get_timeout(1) == 1.0
+
+
 def test_requests_does_not_retry_by_itself() -> None:
     requests = pytest.importorskip("requests")
     retries = requests.Session().get_adapter("https://pay.example").max_retries
