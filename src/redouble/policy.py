@@ -14,7 +14,7 @@ from operator import attrgetter
 from types import FunctionType, MappingProxyType
 
 from ._base import checks as check
-from ._base.callables import name_of, takes_second
+from ._base.callables import is_plain, name_of, takes_second
 from ._base.record import Record, assign
 from .backoff import delays, full_jitter
 from .classify import retryable, rule_key
@@ -497,7 +497,7 @@ class Policy(Base):
     _recover_takes_call: bool  # whether recover takes a second argument
     _successes: tuple[Callable[[Event], object], ...]  # listeners that receive first successes
     _variant: Literal["plain", "guarded", "timed", "full"]  # of the first attempt: see `_engine.first`
-    _simple: bool  # whether it is plain, and has no function that may be async
+    _simple: bool  # whether it is plain, and every function that a driver calls is sync at first sight
 
     def __init__(self, **fields: Unpack[PolicyFields]) -> None:
         _fill(self, _DEFAULTS, fields, type(self).__name__)
@@ -527,10 +527,16 @@ class Policy(Base):
         known = [field for field in _GUARDS if field not in self._keyed]
         return [field for field in known if getattr(getattr(self, field), "is_async", False)]
 
-    def _recovers(self) -> list[Recover | None]:
-        """Return the ``recover`` of the policy and of each rule."""
+    def _hooks(self) -> list[tuple[str, Any]]:
+        """Return the functions that a driver calls, which must be sync for a sync function."""
+        found: list[tuple[str, Any]] = [
+            ("recover", self.recover),
+            *[("recover", rule.recover) for rule in self.rules.values()],
+            ("sleep", self.sleep),
+            ("fallback", self.fallback),
+        ]
         # No generator: Python 3.13 crashes where it has no memory for one.
-        return [self.recover, *[rule.recover for rule in self.rules.values()]]
+        return [(field, hook) for field, hook in found if callable(hook)]
 
     def replace(self, **fields: Unpack[PolicyFields]) -> Policy:
         """Return a policy with these fields changed. ``fallback=UNSET`` removes a fallback.
@@ -765,8 +771,8 @@ def _compute(policy: Policy, fields: Mapping[str, Any], put: Callable[[Any, str,
         put(policy, "_recover_takes_call", takes_call)
     variant = policy._first_attempt()
     put(policy, "_variant", variant)
-    hooks = policy.recover is not None or policy.rules or policy._falls_back or policy.sleep is not None
-    put(policy, "_simple", variant == "plain" and not hooks)
+    unclear = variant != "plain" or [field for field, hook in policy._hooks() if not is_plain(hook)]
+    put(policy, "_simple", not unclear)
 
 
 def made(policy: Policy | None, fields: Mapping[str, Any], caller: str) -> Policy:

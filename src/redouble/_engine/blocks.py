@@ -320,9 +320,8 @@ def _first_run(policy: Policy, kind: type[B]) -> B:
 
 def _check_sync(policy: Policy) -> None:
     """Raise `TypeError` for functions of a policy that a sync block cannot await."""
-    functions = [("recover", recover) for recover in policy._recovers()]
-    for field, given in (("sleep", policy.sleep), *functions):
-        if given is not None and is_async(given):
+    for field, given in policy._hooks():
+        if field != "fallback" and is_async(given):
             raise TypeError(f"a sync block needs a sync {field}, got {given!r}; use 'async for'")
 
 

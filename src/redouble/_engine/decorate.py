@@ -167,13 +167,12 @@ def _wrap(kind: str, policy: Policy, function: Any, name: str) -> Any:
 def _check_fit(policy: Policy, kind: str, name: str) -> None:
     """Raise at decoration for a policy that could not work at the first retry."""
     if kind in (SYNC, GENERATOR):
-        if awaited := policy._awaited():
+        if policy._guarded and (awaited := policy._awaited()):
             raise TypeError(
                 f"{name} is sync, and the {awaited[0]} of its policy must be awaited: give it a sync client"
             )
-        functions = [("recover", recover) for recover in policy._recovers()]
-        for field, given in (*functions, ("sleep", policy.sleep), ("fallback", policy.fallback)):
-            if callable(given) and is_async(given):
+        for field, given in policy._hooks():
+            if is_async(given):
                 raise TypeError(f"{name} is sync, so {field} must be sync too, got {given!r}")
     if kind in (GENERATOR, ASYNC_GENERATOR):
         if policy.until is not None:

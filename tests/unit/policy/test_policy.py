@@ -469,6 +469,24 @@ def test_fields_are_given_by_keyword_only():
         Rule(4)
 
 
+def test_a_policy_is_simple_if_its_functions_are_sync_at_first_sight():
+    def plain(*args): ...
+
+    async def later(*args): ...
+
+    rules = {429: Rule(recover=plain)}
+    for fields in (
+        {},
+        {"recover": plain, "sleep": plain, "fallback": plain, "rules": rules},
+        {"fallback": 3},
+    ):
+        assert Policy(**fields)._simple is True
+    unclear = {"rules": {429: Rule(), 503: Rule(recover=later)}}
+    for fields in ({"recover": later}, {"sleep": later}, {"fallback": later}, unclear, {"deadline": 1}):
+        assert Policy(**fields)._simple is False
+        assert Policy(**fields).replace(attempts=2)._simple is False
+
+
 def test_only_a_policy_that_asks_for_nothing_has_a_bare_first_attempt():
     for fields in ({}, {"on": OSError}, {"rules": {429: Rule()}}, {"listeners": [listener]}):
         assert Policy(**fields)._variant == "plain"
