@@ -57,27 +57,39 @@ class BulkheadFull(_BulkheadFull, urllib3.exceptions.ProtocolError):
     """`redouble.BulkheadFull` that callers of urllib3 catch as ``urllib3.exceptions.ProtocolError``."""
 
 
+class _Headers(urllib3.HTTPHeaderDict):
+    """Headers that are ours to change."""
+
+
 class Request:
     """A request: functions of a call's arguments and ``recover`` receive it.
 
-    ``headers`` may be changed between two attempts. ``options`` are the other keywords of ``urlopen``.
+    ``options`` are the other keywords of ``urlopen``.
     """
 
-    __slots__ = ("_position", "body", "headers", "method", "options", "url")
+    __slots__ = ("_headers", "_position", "body", "method", "options", "url")
 
     def __init__(self, method: str, url: str, headers: Any, body: Any, options: dict[str, Any]) -> None:
         self.method = method.upper()
         self.url = url
-        self.headers = urllib3.HTTPHeaderDict(headers)
         self.body = body
         self.options = options
+        self._headers = headers
         # Where a file begins, to send it again from there.
         self._position: int | None = None
-        if hasattr(body, "read"):
+        if body is not None and hasattr(body, "read"):
             try:
                 self._position = body.tell()
             except (AttributeError, OSError, ValueError):
                 pass  # a pipe, or a file that is closed
+
+    @property
+    def headers(self) -> urllib3.HTTPHeaderDict:
+        """The headers: a copy, which may be changed between two attempts."""
+        headers = self._headers
+        if type(headers) is not _Headers:  # copied when first asked for: a success does not need it
+            headers = self._headers = _Headers(headers)
+        return headers
 
     def __repr__(self) -> str:
         return f"<Request {self.method} {parse_url(self.url).host}>"
@@ -237,9 +249,9 @@ class RetryPoolManager(RequestMethods):
         return self._client.policy
 
     def _send(self, request: Request, **limits: Any) -> urllib3.BaseHTTPResponse:
-        options = {**request.options, **limits}
+        options = {**request.options, **limits} if limits else request.options
         return self._manager.urlopen(
-            request.method, request.url, headers=request.headers, body=request.body, **options
+            request.method, request.url, headers=request._headers, body=request.body, **options
         )
 
     def urlopen(  # type: ignore[override]

@@ -16,7 +16,7 @@ from redouble.registry import Registry
 
 from .conftest import CUT, Answer
 
-aiohttp = pytest.importorskip("aiohttp", minversion="3.12")
+aiohttp = pytest.importorskip("aiohttp", minversion="3.12.6")
 from redouble.clients.aiohttp import override, retry_middleware  # noqa: E402
 
 
