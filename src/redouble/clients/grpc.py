@@ -142,18 +142,29 @@ class _Rpc:
 
     def __init__(self, continuation: Any, details: Any, request: Any) -> None:
         self._continuation = continuation
-        self.details: Any = _Details(details)
-        method: Any = self.details.method
-        path: str = method.decode() if isinstance(method, bytes) else method
-        self.service, _, self.name = path.lstrip("/").rpartition("/")
+        self.details = details
         self.request = request
-        self.timeout: float | None = self.details.timeout
+        self.timeout: float | None = details.timeout
         self.call: Any = None
         self.response: Any = self
         self._is_cancelled = False
 
+    @property
+    def path(self) -> str:
+        method: Any = self.details.method
+        path: str = method.decode() if isinstance(method, bytes) else method
+        return path.lstrip("/")
+
+    @property
+    def service(self) -> str:
+        return self.path.rpartition("/")[0]
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
     def __repr__(self) -> str:
-        return f"<{self.service}/{self.name}>"
+        return f"<{self.path}>"
 
     def begin(self) -> Any:
         """Start an attempt. Return its call, or an awaitable of that."""
@@ -234,7 +245,8 @@ class _Grpc(RpcClient):
     }
 
     def name_of(self, *args: Any) -> str:
-        return f"{args[0].service}/{args[0].name}"
+        path: str = args[0].path
+        return path
 
     def accepting(self, policy: Policy) -> Any:
         """Return the ``until`` of the policy, for single responses: a stream is not judged."""
@@ -263,47 +275,50 @@ class _Grpc(RpcClient):
         attempt, rpc = here(), args[0]
         if attempt is None:
             return kwargs
+        details: Any = _Details(rpc.details)
+        rpc.details = details
         limit, policy = time_left(attempt), attempt[POLICY]
         if isinstance(policy, ClientPolicy) and policy._client is self:
             limit = shorter(policy.timeout, limit)
             if policy.idempotency_key is not False and not self.may_repeat(rpc):
-                pairs = (*(rpc.details.metadata or ()), (_KEY, attempt[KEY].value()))
-                rpc.details.metadata = grpc.aio.Metadata(*pairs) if self._awaits else pairs
-        rpc.details.timeout = shorter(rpc.timeout, limit)
+                pairs = (*(details.metadata or ()), (_KEY, attempt[KEY].value()))
+                details.metadata = grpc.aio.Metadata(*pairs) if self._awaits else pairs
+        details.timeout = shorter(rpc.timeout, limit)
         return kwargs
 
     def run(self, rpc: _Rpc) -> Any:
         """Make a call in this thread. Return its response, or that of a fallback."""
-        with _TimeLimit(self, rpc):
-            try:
+        try:
+            if rpc.timeout is None:
                 return self.sender()(rpc)
-            except RedoubleError as error:
-                given_up = error
+            with _TimeLimit(self, rpc.timeout):
+                return self.sender()(rpc)
+        except RedoubleError as error:
+            given_up = error
         return self.finish(given_up, rpc)
 
     async def run_async(self, rpc: _Rpc) -> Any:
-        with _TimeLimit(self, rpc):
-            try:
+        try:
+            if rpc.timeout is None:
                 return await self.sender()(rpc)
-            except RedoubleError as error:
-                given_up = error
+            with _TimeLimit(self, rpc.timeout):
+                return await self.sender()(rpc)
+        except RedoubleError as error:
+            given_up = error
         return self.finish(given_up, rpc)
 
 
 class _TimeLimit:
     """A block in which the timeout that the caller gave is the deadline of all attempts together."""
 
-    def __init__(self, client: _Grpc, rpc: _Rpc) -> None:
-        self._around: Any = None
-        if rpc.timeout is not None:
-            self._around = boundary(None, clock_of(client.policy.clock), rpc.timeout, 1)
+    def __init__(self, client: _Grpc, seconds: float) -> None:
+        self._around = boundary(None, clock_of(client.policy.clock), seconds, 1)
 
     def __enter__(self) -> None:
-        self._token: Any = current.set(self._around or current.get())
+        self._token = current.set(self._around)
 
     def __exit__(self, *error: object) -> None:
-        if self._around is not None:
-            self._around[RUNNING] = False
+        self._around[RUNNING] = False
         leave(self._token)
 
 

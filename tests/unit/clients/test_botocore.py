@@ -55,7 +55,7 @@ def done(**fields):
     return Answer(200, json.dumps(fields).encode())
 
 
-@pytest.mark.parametrize("mode", ["legacy", "standard"])
+@pytest.mark.parametrize("mode", ["legacy", "standard", "adaptive"])
 def test_a_read_is_retried_and_the_client_makes_no_retries_of_its_own(server, client_of, waits, mode):
     server.answers = [500, CUT, 503, done(QueueUrls=[QUEUE])]
     assert client_of("sqs", mode=mode).list_queues()["QueueUrls"] == [QUEUE]

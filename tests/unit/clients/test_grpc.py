@@ -247,6 +247,13 @@ def test_the_timeout_of_the_caller_limits_all_attempts_together(calls, service):
     assert history(caught.value).attempts == 1
 
 
+def test_an_enclosing_call_does_not_multiply_the_attempts(calls, service):
+    service.script = ["ABORTED"] * 20
+    with pytest.raises(grpc.RpcError):
+        retry(lambda: calls.unary(fields={"attempts": 2}))()
+    assert service.calls == 2
+
+
 def test_a_fallback_is_the_response(calls, service):
     service.script = ["UNAVAILABLE"]
     assert calls.unary(fields={"fallback": lambda error: b"cached"}) == b"cached"
