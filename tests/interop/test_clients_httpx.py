@@ -12,14 +12,15 @@ import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import httpx
 import pytest
 
 from interop.processes import free_port, listening, until
 from interop.server import garbage, hang_up, reset, self_signed, stall, status, truncated
 from redouble import DeadlineExceeded, history
-from redouble.clients.httpx import AsyncRetryTransport, RetryTransport
 from redouble.testing import no_waits
+
+httpx = pytest.importorskip("httpx")
+from redouble.clients.httpx import AsyncRetryTransport, RetryTransport  # noqa: E402
 
 ONE = httpx.Limits(max_connections=1, max_keepalive_connections=1)
 

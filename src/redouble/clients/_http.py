@@ -119,20 +119,36 @@ class HttpClient:
     # One attempt
 
     def _attempt(self, *args: Any, **kwargs: Any) -> Any:
-        if current.get() is not None:
-            kwargs = self._prepared(args, kwargs)
-        return self._bare(*args, **kwargs)
+        if current.get() is None:
+            return self._bare(*args, **kwargs)
+        kwargs, told = self._prepared(args, kwargs)
+        try:
+            return self._bare(*args, **kwargs)
+        finally:
+            self._forget(told, args)
 
     async def _attempt_async(self, *args: Any, **kwargs: Any) -> Any:
-        if current.get() is not None:
-            kwargs = self._prepared(args, kwargs)
-        return await self._bare(*args, **kwargs)
+        if current.get() is None:
+            return await self._bare(*args, **kwargs)
+        kwargs, told = self._prepared(args, kwargs)
+        try:
+            return await self._bare(*args, **kwargs)
+        finally:
+            self._forget(told, args)
 
-    def _prepared(self, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Rewind the body, set the headers of this attempt, and return the keywords with its time limit."""
-        attempt = here()
+    def _forget(self, told: list[str], args: Any) -> None:
+        """Remove headers that are for this host and this attempt: a redirect may lead to another host."""
+        for name in told:
+            args[0].headers.pop(name, None)
+
+    def _prepared(self, args: Any, kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """Rewind the body and set the headers of this attempt.
+
+        Return the keywords with its time limit, and the headers that must not outlive the attempt.
+        """
+        attempt, told = here(), list[str]()
         if attempt is None:
-            return kwargs
+            return kwargs, told
         limit, policy = time_left(attempt), attempt[POLICY]
         if isinstance(policy, ClientPolicy) and policy._client is self:
             limit = shorter(policy.timeout, limit)
@@ -144,7 +160,8 @@ class HttpClient:
             for name, value in outgoing_headers().items():
                 if name != IDEMPOTENCY_KEY:
                     self.set_header(name, value, *args)
-        return kwargs if limit is None else self.limit(limit, args, kwargs)
+                    told.append(name)
+        return kwargs if limit is None else self.limit(limit, args, kwargs), told
 
     def _is_asked_for(self, host: str | None) -> bool:
         hosts = self._propagate_to or frozenset()

@@ -270,11 +270,11 @@ class _Grpc(RpcClient):
         made: Any = error
         made.__dict__.update(_failed(made.status, str(error.args[0])).__dict__)
 
-    def _prepared(self, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _prepared(self, args: Any, kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         """Set the time limit and the key of this attempt."""
         attempt, rpc = here(), args[0]
         if attempt is None:
-            return kwargs
+            return kwargs, []
         details: Any = _Details(rpc.details)
         rpc.details = details
         limit, policy = time_left(attempt), attempt[POLICY]
@@ -284,7 +284,7 @@ class _Grpc(RpcClient):
                 pairs = (*(details.metadata or ()), (_KEY, attempt[KEY].value()))
                 details.metadata = grpc.aio.Metadata(*pairs) if self._awaits else pairs
         details.timeout = shorter(rpc.timeout, limit)
-        return kwargs
+        return kwargs, []
 
     def run(self, rpc: _Rpc) -> Any:
         """Make a call in this thread. Return its response, or that of a fallback."""

@@ -457,3 +457,12 @@ def test_a_multipart_body_is_sent_again():
     Sync().send(Sync().transport(server), "PUT", files={"file": io.BytesIO(b"data")})
     assert server.bodies[0] == server.bodies[1]
     assert b"data" in server.bodies[1]
+
+
+def test_a_redirect_to_another_host_does_not_receive_our_headers(flavour):
+    elsewhere = httpx.Response(302, headers={"location": "https://other.example/"})
+    server = Server(503, elsewhere, 200)
+    transport = flavour.transport(server, deadline=5.0, propagate_to=["example.org"])
+    flavour.send(transport, follow_redirects=True)
+    assert [request.headers.get("x-retry-attempt") for request in server.requests] == ["1", "2", None]
+    assert "x-request-timeout-ms" not in server.requests[2].headers

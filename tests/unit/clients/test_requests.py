@@ -282,3 +282,10 @@ def test_a_streamed_response_is_not_retried_after_its_headers(server, session_of
     response = session_of().get(server.url, timeout=30, stream=True)
     assert len(server.received) == 1
     assert response.raw.read() == b"body"
+
+
+def test_a_redirect_to_another_host_does_not_receive_our_headers(server, session_of):
+    port = server.host.rpartition(":")[2]
+    server.answers = [Answer(302, headers={"Location": f"http://localhost:{port}/"})]
+    session_of(deadline=60.0, propagate_to=["127.0.0.1"]).get(server.url, timeout=30)
+    assert [request.headers.get("x-retry-attempt") for request in server.received] == ["1", None]
