@@ -325,7 +325,7 @@ class CircuitBreaker(Breaker):
         if wanted(heard):
             before, after, delay, last = change
             event = CircuitChanged(self.name, before=before, after=after, delay=delay, error_message=last)
-            emit(event, heard, logged=True)
+            emit(event, heard)
 
     def _after_fork(self) -> None:
         """Free the slots of probes in a forked child: the probes are in the parent."""

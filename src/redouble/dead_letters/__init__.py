@@ -204,7 +204,7 @@ class DeadLetters:
             call = None if (limit := storing.get()) is None else limit[1]
             if call is not None and call.lost is not raised:
                 call = None  # a letter that is put while that call stores its own
-            emit(DeadLettered(letter), self.listeners, logged=True, during=(raised, call, ""))
+            emit(DeadLettered(letter), self.listeners, during=(raised, call, ""))
         self._notify_discarded(letter.queue, added.expired, "purged")
         self._notify_discarded(letter.queue, added.crowded_out, "limit")
         for queue, threshold, callback in tuple(self._watchers):
@@ -215,7 +215,7 @@ class DeadLetters:
     def _notify_discarded(self, queue: str, count: int, why: Literal["purged", "limit", "discarded"]) -> None:
         """Emit an event about letters that were discarded, if there were any."""
         if count and wanted(self.listeners):
-            emit(Discarded(queue, count=count, why=why), self.listeners, logged=True)
+            emit(Discarded(queue, count=count, why=why), self.listeners)
 
     def on_depth(
         self, threshold: int, callback: Callable[[int, str], object], queue: str | None = None

@@ -213,7 +213,7 @@ class Shared(Guard):
             is_down = self._retry_at is not None
         if was_down is not is_down and wanted(self.listeners):
             event = BackendChanged(self.name, available=not is_down, error_type=kind, error_message=message)
-            emit(event, self.listeners, logged=True)
+            emit(event, self.listeners)
 
     def _says_nothing(self, now: float, began: float, cut: bool, dropped: bool) -> bool:
         """Return whether a failed request says nothing about the store as it is now. Under the lock.

@@ -115,3 +115,13 @@ def test_a_log_that_cannot_be_written_changes_nothing(clock, way):
         logging.getLogger("redouble").removeHandler(handler)
     assert caught.value is error
     assert breaker.state is OPEN
+
+
+def test_the_log_says_that_a_function_for_ignore_must_not_be_async(clock, caplog):
+    async def later(): ...
+
+    breaker = make(clock, failures=1, ignore=lambda error: later())
+    with caplog.at_level(logging.WARNING, "redouble"):
+        fail(breaker)
+    assert breaker.state is OPEN
+    assert "TypeError: it returned an awaitable: it must be a plain function" in caplog.text

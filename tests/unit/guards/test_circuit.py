@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from redouble._guards.circuit import TRANSITIONS, Trigger
+from redouble._guards.circuit import TRANSITIONS, Phase, Trigger
 from redouble.breaker import State
 from support.breakers import CLOSED, HALF_OPEN, OPEN, make, walk
 
@@ -38,3 +38,14 @@ def test_the_diagram_in_the_documentation_is_the_table_and_shows_the_ways_that_a
     walk(make(clock, failures=1, listeners=[heard.append]), clock)
     for event in heard:
         assert f"    {State(event.before).name} --> {State(event.after).name}: " in diagrams[0]
+
+
+def test_no_result_counts_while_a_circuit_is_open():
+    assert [Phase(OPEN, 2, 2).counts(ticket) for ticket in (None, 1, 2)] == [False, False, False]
+    assert [Phase(CLOSED, 2, 2).counts(ticket) for ticket in (None, 1, 2)] == [True, False, True]
+
+
+def test_a_probe_that_has_ended_frees_its_slot_and_changes_nothing_else():
+    phase = Phase(HALF_OPEN, 3, 2, probes=2, successes=1, since=5.0)
+    assert phase.without_probe(3, 2) == Phase(HALF_OPEN, 3, 2, probes=1, successes=2, since=5.0)
+    assert phase.without_probe(2, 2) == Phase(HALF_OPEN, 3, 2, probes=2, successes=2, since=5.0)
