@@ -76,6 +76,9 @@ class NoLimit:
     def __exit__(self, *error: Any) -> bool:
         return self.struck
 
+    def lift(self) -> None:
+        """Let the rest of the block take as long as it needs, unless the limit has struck already."""
+
     def cut_off(self) -> BaseException | None:
         """Return the cancellation that ended the block, and forget it: its frames hold this object."""
         cut, self._cut = self._cut, None
@@ -105,6 +108,10 @@ class AsyncioLimit(NoLimit):
             self.struck, self._cut = True, error[1]
         return self.struck
 
+    def lift(self) -> None:
+        if not self._timeout.expired():
+            self._timeout.reschedule(None)
+
 
 class TrioLimit(NoLimit):
     """A trio cancel scope with the same interface."""
@@ -124,6 +131,9 @@ class TrioLimit(NoLimit):
         self.struck = bool(self._scope.cancelled_caught)
         self._cut = error[1] if self.struck else None
         return self.struck
+
+    def lift(self) -> None:
+        self._scope.deadline = INF
 
 
 def run_now(coroutine: Coroutine[Any, Any, Any]) -> Any:
