@@ -346,7 +346,8 @@ def test_exceptions_of_all_modules_made_with_odd_arguments_are_judged():
     ):
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
-    kinds = every_exception()
+    # Not those of gRPC whose finalizer fails where the constructor has failed.
+    kinds = [kind for kind in every_exception() if not hasattr(kind, "__del__")]
     assert len(kinds) > 100
     for kind in kinds:
         for args in ODD_ARGUMENTS:
