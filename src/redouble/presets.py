@@ -1,7 +1,7 @@
 """Ready-made policies and circuit breakers.
 
-Each policy is a plain `Policy` that may be changed with ``replace``, and has a new retry budget: call a
-preset once for each dependency and share the result, or pass a budget that is shared already.
+Each policy is a plain `Policy` that may be changed with ``replace``, and, but for `llm`, has a new retry
+budget: call a preset once for each dependency and share the result, or pass a budget that is shared already.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ __all__ = [
     "aggressive",
     "breaker",
     "conservative",
+    "llm",
     "standard",
 ]
 
@@ -57,6 +58,19 @@ def aggressive(**fields: Unpack[PolicyFields]) -> Policy:
     0.1
     """
     return _preset("aggressive", 0.50, 0.20, {"attempts": 5, "base": 0.1, "cap": 30.0}, fields)
+
+
+def llm(**fields: Unpack[PolicyFields]) -> Policy:
+    """Return a policy for inference: 6 attempts in 120 s, waits of up to 20 s, ``Retry-After`` up to 60 s.
+
+    Calls that may have taken effect are repeated (``idempotent=True``): for inference and embeddings, not
+    for fine-tuning jobs, batches and uploads. There is no budget, since rate limits are part of normal work.
+
+    >>> llm().deadline
+    120.0
+    """
+    preset = Policy(attempts=6, base=1.0, cap=20.0, deadline=120.0, max_retry_after=60.0, idempotent=True)
+    return made(preset, fields, "presets.llm") if fields else preset
 
 
 def _preset(caller: str, spread: float, ratio: float, own: PolicyFields, fields: PolicyFields) -> Policy:

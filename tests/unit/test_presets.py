@@ -93,3 +93,14 @@ def test_time_that_is_injected_is_kept():
     assert made.clock is clock
     assert made.sleep == clock.sleep
     assert isinstance(made.rules, MappingProxyType)
+
+
+def test_the_preset_for_llms_repeats_inference_within_two_minutes_and_has_no_budget():
+    assert presets.llm() == Policy(
+        attempts=6, base=1.0, cap=20.0, deadline=120.0, max_retry_after=60.0, idempotent=True
+    )
+    assert presets.llm(deadline=30.0, idempotent=False) == presets.llm().replace(
+        deadline=30.0, idempotent=False
+    )
+    with pytest.raises(TypeError, match=r"presets\.llm\(\) has no 'max_retries'"):
+        presets.llm(max_retries=3)
