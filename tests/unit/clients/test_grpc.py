@@ -39,7 +39,7 @@ class Service:
             over = threading.Event()
             context.add_callback(over.set)  # when the client is gone
             over.wait(60)
-        if self.script:
+        elif self.script:
             code, *trailers = self.script.pop(0).split()
             context.set_trailing_metadata([tuple(pair.split("=")) for pair in trailers])
             if code != "OK":
@@ -73,7 +73,7 @@ class Service:
         return [left for _, left in self.received]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def address_and_service():
     service = Service()
     handlers = {
