@@ -208,7 +208,21 @@ class HttpClient:
         self.complete(raised, *args)
         raise raised from error.__cause__
 
-    def unread(self, error: RedoubleError) -> Any:
+    def conclude(self, error: RedoubleError, *args: Any) -> Any:
+        """Close a response that is not returned, and `finish` the call."""
+        unread = self._unread(error)
+        if unread is not None:
+            self.discard(unread)
+        return self.finish(error, *args)
+
+    async def conclude_async(self, error: RedoubleError, *args: Any) -> Any:
+        """As `conclude`, for a client whose responses are closed with an await."""
+        unread = self._unread(error)
+        if unread is not None:
+            await self.discard(unread)
+        return self.finish(error, *args)
+
+    def _unread(self, error: RedoubleError) -> Any:
         """Return the response that is not returned, if the time was up or its status is raised; or None."""
         if type(error) is ResultRejected:
             return error.result if self._raise_status else None

@@ -191,10 +191,7 @@ def retry_middleware(
                 # Without its traceback, whose frames must not live on in the context.
                 _given_up.set((_timer(request), as_type(type(error), error).with_traceback(None)))
             raise
-        unread = client.unread(given_up)
-        if unread is not None:
-            await client.discard(unread)
-        last: aiohttp.ClientResponse = client.finish(given_up, request)
+        last: aiohttp.ClientResponse = await client.conclude_async(given_up, request)
         return last
 
     return retrying

@@ -216,10 +216,7 @@ class RetryTransport(httpx.BaseTransport):
             return response
         except RedoubleError as error:
             given_up = error
-        unread = client.unread(given_up)
-        if unread is not None:
-            client.discard(unread)
-        last: httpx.Response = client.finish(given_up, request)
+        last: httpx.Response = client.conclude(given_up, request)
         return last
 
     def close(self) -> None:
@@ -279,10 +276,7 @@ class AsyncRetryTransport(httpx.AsyncBaseTransport):
             return response
         except RedoubleError as error:
             given_up = error
-        unread = client.unread(given_up)
-        if unread is not None:
-            await client.discard(unread)
-        last: httpx.Response = client.finish(given_up, request)
+        last: httpx.Response = await client.conclude_async(given_up, request)
         return last
 
     async def aclose(self) -> None:

@@ -173,10 +173,7 @@ class RetryAdapter(BaseAdapter):
             return response
         except RedoubleError as error:
             given_up = error
-        unread = client.unread(given_up)
-        if unread is not None:
-            client.discard(unread)
-        last: requests.Response = client.finish(given_up, request)
+        last: requests.Response = client.conclude(given_up, request)
         return last
 
     def close(self) -> None:

@@ -268,10 +268,7 @@ class RetryPoolManager(RequestMethods):
             return response
         except RedoubleError as error:
             given_up = error
-        unread = client.unread(given_up)
-        if unread is not None:
-            client.discard(unread)
-        last: urllib3.BaseHTTPResponse = client.finish(given_up, request)
+        last: urllib3.BaseHTTPResponse = client.conclude(given_up, request)
         return last
 
     def clear(self) -> None:
