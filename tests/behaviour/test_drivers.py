@@ -130,7 +130,7 @@ def test_notes_of_others_stay(flavour: Flavour, clock: FakeClock) -> None:
     assert len(notes(caught.value)) == 2
 
 
-def test_an_error_that_takes_no_note_still_comes_out(flavour: Flavour, clock: FakeClock) -> None:
+def test_an_error_that_takes_no_note_is_still_raised(flavour: Flavour, clock: FakeClock) -> None:
     class Stubborn(TimeoutError):
         def add_note(self, note: str) -> None:
             raise RuntimeError("no notes")
@@ -179,7 +179,7 @@ def test_an_exception_that_cannot_print_itself_is_told_by_a_placeholder(
     assert [event.error_message for event in told] == ["<unprintable Nasty>"] * 2
 
 
-def test_an_exception_that_cannot_be_copied_comes_out_as_the_same_object(
+def test_an_exception_that_cannot_be_copied_is_raised_as_the_same_object(
     flavour: Flavour, clock: FakeClock
 ) -> None:
     class Demanding(ConnectionError):

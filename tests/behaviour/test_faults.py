@@ -342,7 +342,7 @@ def test_a_group_with_an_interrupt_at_any_depth_passes_unretried(
     assert (len(script.calls), clock.waits) == (1, [])
 
 
-def test_a_group_of_failures_that_may_pass_is_waited_for_as_its_slowest_server_asks(flavour, policy, clock):
+def test_a_group_of_transient_failures_is_waited_for_as_its_slowest_server_asks(flavour, policy, clock):
     inner = ExceptionGroup("inner", [Answered(Retry_After="9"), TimeoutError()])
     group = ExceptionGroup("outer", [Answered(429, Retry_After="2"), inner])
     assert flavour.call(policy, flavour.scripted(group, "page")) == "page"

@@ -36,7 +36,7 @@ def told(caplog):
     return [record for record in caplog.records if "(said once)" in record.getMessage()]
 
 
-def test_a_listener_that_raises_is_told_of_once_and_hides_nothing(flavour, policy, caplog):
+def test_a_listener_that_raises_is_logged_once_and_hides_nothing(flavour, policy, caplog):
     first, last = [], []
 
     def broken(event):

@@ -489,7 +489,7 @@ class BrokenSource(random.Random):
     ("make", "trouble"),
     [(NanSource, "the delay must be finite and not negative, got nan"), (BrokenSource, "no entropy")],
 )
-def test_for_a_broken_random_source_the_random_module_stands_in_and_it_is_told_of_once(make, trouble, caplog):
+def test_for_a_broken_random_source_the_random_module_stands_in_and_it_is_logged_once(make, trouble, caplog):
     with caplog.at_level(logging.WARNING, "redouble"):
         waits = list(delays(attempts=4, rng=make()))
     assert len(waits) == 3

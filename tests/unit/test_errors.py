@@ -275,7 +275,7 @@ def test_one_line_does_without_a_type_or_without_a_message():
     assert one_line("", "") == ""
 
 
-def test_an_error_that_cannot_be_printed_is_retried_and_comes_out_all_the_same(flavour, clock):
+def test_an_error_that_cannot_be_printed_is_retried_and_raised_all_the_same(flavour, clock):
     error = Nasty()
     policy = Policy(on=Nasty, attempts=2, name="fetch", clock=clock, sleep=clock.sleep)
     decorated = policy(flavour.scripted(error, error))

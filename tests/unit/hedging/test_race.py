@@ -27,7 +27,7 @@ def test_a_quick_first_attempt_is_the_only_one(virtual):
     virtual(main)
 
 
-def test_the_first_answer_wins_and_the_others_are_cancelled_and_awaited_before_it_comes_out(virtual):
+def test_the_first_answer_wins_and_the_others_are_cancelled_and_awaited_before_it_is_returned(virtual):
     async def main():
         script = Script((9.0, "late"), (0.5, "page"))
         assert await hedged(script)() == "page"
@@ -142,7 +142,7 @@ def test_the_delay_may_be_a_timedelta(virtual):
     virtual(main)
 
 
-def test_where_all_fail_the_exception_of_the_first_attempt_comes_out_with_a_note_about_the_others(virtual):
+def test_where_all_fail_the_exception_of_the_first_attempt_is_raised_with_a_note_about_the_others(virtual):
     async def main():
         first = TimeoutError("first")
         script = Script((3.0, first), (0.5, ConnectionResetError("second")), (0.5, TimeoutError("third")))

@@ -38,7 +38,7 @@ def test_each_attempt_has_a_copy_of_the_context_of_the_call(virtual):
     virtual(main)
 
 
-def test_all_attempts_end_at_the_deadline_that_is_set_further_out(virtual):
+def test_all_attempts_end_at_the_deadline_of_the_enclosing_call(virtual):
     async def main():
         script = Script(*[(60.0, "late")] * 9)
         fetch = Policy(deadline=2.5, clock=loop_time)(hedged(script, attempts=9))
@@ -100,7 +100,7 @@ def test_where_retries_are_switched_off_nothing_is_hedged(virtual):
     assert names == [threading.current_thread().name]
 
 
-def test_a_cancellation_from_outside_cancels_and_awaits_all_attempts_and_comes_out(virtual):
+def test_a_cancellation_from_outside_cancels_and_awaits_all_attempts_and_is_raised(virtual):
     async def main():
         script = Script(*[(60.0, "late")] * 3)
         task = asyncio.create_task(hedged(script, attempts=3)())
