@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socketserver
 import threading
+import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 
@@ -14,13 +15,19 @@ from redouble.testing import no_waits
 
 @dataclass
 class Answer:
-    """A response: its status, body and headers. ``cut`` closes the connection instead, ``chunked`` hides the length."""
+    """A response: its status, body and headers.
+
+    ``cut`` closes the connection instead, ``chunked`` hides the length, ``delay`` is waited first, and ``lost`` is the
+    number of bytes that are announced and not sent.
+    """
 
     status: int = 200
     body: bytes = b"body"
     headers: dict[str, str] = field(default_factory=dict)
     cut: bool = False
     chunked: bool = False
+    delay: float = 0.0
+    lost: int = 0
 
 
 CUT = Answer(cut=True)
@@ -33,6 +40,7 @@ class Received:
     headers: dict[str, str]
     body: bytes
     connection: tuple[str, int]
+    at: float = field(default_factory=time.monotonic)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -58,6 +66,7 @@ class Handler(BaseHTTPRequestHandler):
         server.received.append(Received(self.command, self.path, headers, body, self.client_address))
         found = server.answers.pop(0) if server.answers else Answer()
         found = Answer(found) if isinstance(found, int) else found
+        server.closing.wait(found.delay)
         if found.cut:
             self.close_connection = True
             return
@@ -67,10 +76,12 @@ class Handler(BaseHTTPRequestHandler):
         if found.chunked:
             self.send_header("Transfer-Encoding", "chunked")
         else:
-            self.send_header("Content-Length", str(len(found.body)))
+            self.send_header("Content-Length", str(len(found.body) + found.lost))
+            self.close_connection = bool(found.lost)
         self.end_headers()
         if found.chunked:
-            self.wfile.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(found.body), found.body))
+            chunk = b"%x\r\n%s\r\n" % (len(found.body), found.body) if found.body else b""
+            self.wfile.write(chunk + b"0\r\n\r\n")
         elif self.command != "HEAD":
             self.wfile.write(found.body)
 
@@ -86,6 +97,7 @@ class Server:
     def __init__(self):
         self.answers: list[Answer | int] = []
         self.received: list[Received] = []
+        self.closing = threading.Event()
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._server.owner = self
@@ -100,7 +112,11 @@ class Server:
     def connections(self) -> int:
         return len({request.connection for request in self.received})
 
+    def seconds_since_first(self) -> float:
+        return time.monotonic() - self.received[0].at
+
     def close(self):
+        self.closing.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(60)
