@@ -140,7 +140,7 @@ def test_a_policy_says_what_its_guards_do():
         fallback=None,
     ).describe()
     for part in (
-        "Retries only while purse has something left.",
+        "Retries only while the budget purse is not spent.",
         "Calls only while the circuit of payments is not open, and ends when it opens.",
         "Sends no faster than pace allows.",
         "Runs at most 7 calls at once in hall.",

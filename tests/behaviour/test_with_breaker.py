@@ -344,5 +344,5 @@ def test_a_ticket_property_that_raises_does_not_break_the_call(flavour, policy, 
     ids=["default", "attempts", "no attempts"],
 )  # fmt: skip
 def test_a_policy_says_what_load_its_budget_allows(fields, load):
-    line = f"Retries only while purse has something left: {load} when everything fails."
+    line = f"Retries only while the budget purse is not spent: {load} when everything fails."
     assert line in Policy(**fields).describe().splitlines()

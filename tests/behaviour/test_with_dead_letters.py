@@ -471,7 +471,7 @@ def test_a_payload_without_dead_letters_is_refused():
 
 
 def test_a_policy_says_that_it_keeps_dead_letters(policy):
-    assert "Keeps a dead letter of a call that failed for good though it was retryable." in policy.describe()
+    assert "Stores a dead letter if a call fails for good with a retryable error." in policy.describe()
 
 
 def test_listeners_of_both_hear_of_a_letter_once(flavour, tmp_path, clock, heard):

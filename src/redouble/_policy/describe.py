@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 # The sentences about limits and guards, by the field of the policy that must be set.
 _LIMITS = {
     "deadline": "Ends {0.deadline:g} s after the call began, waits included, with DeadlineExceeded.",
-    "give_up_after": "Starts no attempt {0.give_up_after:g} s after the call began or later, cuts off none, "
-    "and raises the error of the last one.",
+    "give_up_after": "From {0.give_up_after:g} s after the call began, starts no attempt; a running one "
+    "finishes, and its error is raised.",
     "timeout": "Cuts an async attempt off after {0.timeout:g} s.",
     "breaker": "Calls only while the circuit of {0.breaker.name} is not open, and ends when it opens.",
     "throttle": "Sends no faster than {0.throttle.name} allows.",
@@ -28,7 +28,7 @@ _LIMITS = {
 }
 # The same for calls that failed for good, unless retries are switched off.
 _ENDINGS = {
-    "dead_letters": "Keeps a dead letter of a call that failed for good though it was retryable.",
+    "dead_letters": "Stores a dead letter if a call fails for good with a retryable error.",
     "_falls_back": "Returns a fallback instead of raising a retryable error.",
 }
 # What is said about repeated effects, by ``idempotent``.
@@ -89,7 +89,7 @@ def _retries(policy: Policy) -> list[str]:
         lines.append(_chosen(policy, "budget"))
     elif budget is not None:
         load = f": {loads(policy, budget)} when everything fails" if hasattr(budget, "load") else ""
-        lines.append(f"Retries only while {budget.name} has something left{load}.")
+        lines.append(f"Retries only while the budget {budget.name} is not spent{load}.")
     return lines
 
 
@@ -115,13 +115,14 @@ def _failures(policy: Policy) -> str:
     if on is None:
         what = "failures known to be transient"
     elif hasattr(on, "verdict"):
-        what = "what its classifier says"
+        what = "failures that its classifier selects"
     elif on.__class__ is tuple:
         what = ", ".join(kind.__name__ for kind in on) or "nothing"
     else:
-        what = f"what {name_of(on, short=True)} says"
+        what = f"failures that {name_of(on, short=True)} selects"
     rejected = " and results that until rejects" if policy.until is not None else ""
-    rules = "".join(f", {getattr(key, '__name__', key)} by a rule of its own" for key in policy.rules)
+    keys = ", ".join(str(getattr(key, "__name__", key)) for key in policy.rules)
+    rules = f"; has rules for {keys}" if keys else ""
     return f"Retries {what}{rejected}, {_REPEATS[policy.idempotent]}{rules}."
 
 
@@ -141,7 +142,7 @@ def _longest(policy: Policy) -> str:
     """Describe the longest time that a call can take."""
     waits, soft = _longest_waits(policy), INF if policy.give_up_after is None else policy.give_up_after
     if policy.deadline is not None and min(waits, soft) > policy.deadline:
-        return f"Takes at most {policy.deadline:g} s, and a sync attempt that is running then."
+        return f"Takes at most {policy.deadline:g} s, plus a sync attempt that is still running."
     if soft < waits:
         return f"Takes at most {soft:g} s until its last attempt starts, plus that attempt."
     if waits == INF:

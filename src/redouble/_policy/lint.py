@@ -44,25 +44,25 @@ TEXTS: dict[str, tuple[str, str, str, str]] = {
     "no_jitter": (
         "{field}",
         "{within}backoff={backoff} waits the same for every client",
-        "all that fail together come back together, so the dependency is hit by one peak after the other",
+        "clients that fail together come back together, so the dependency gets one peak after the other",
         "{write} backoff=full_jitter",
     ),
     "no_wait": (
         "{field}",
-        "{within}{zero}={value:g} makes more than one retry without a wait worth the name",
-        "a dependency that fails is hammered, and the attempts are used up before it can recover",
+        "{within}{zero}={value:g} makes more than one retry with hardly a wait",
+        "a failing dependency gets retries without a pause, and the attempts are used up before it recovers",
         "{write} {zero}={some}, or attempts=2 for a single retry at once",
     ),
     "no_cap": (
         "{field}",
         "{within}cap={cap:g} allows a single wait of {longest:g} s without a deadline",
-        "the caller sleeps on, with all that it holds, long after the dependency has recovered",
+        "the caller still sleeps, and holds its resources, after the dependency has recovered",
         "{write} cap={lower:g}",
     ),
     "cap_below_base": (
         "{field}",
         "{within}base={base:g} is above the cap of {cap:g} s",
-        "every wait is cut down to the cap, so they are shorter than was said and never grow",
+        "the cap cuts every wait, so waits are shorter than base and never grow",
         "{write} cap={higher:g}, or base={lower:g}",
     ),
     "milliseconds": (
@@ -74,7 +74,7 @@ TEXTS: dict[str, tuple[str, str, str, str]] = {
     "floor_without_spread": (
         "{field}",
         "{within}floor={floor:g} leaves {backoff} no spread: without it the wait is {longest:g} s at most",
-        "clients that fail together come back together, after the floor exactly",
+        "clients that fail together come back together, exactly after the floor",
         "{write} {remedy}",
     ),
     "many_attempts": (
@@ -86,8 +86,8 @@ TEXTS: dict[str, tuple[str, str, str, str]] = {
     "long_without_deadline": (
         "deadline",
         "deadline=None, and the waits may add up to {longest:g} s",
-        "a caller is held for that long, and whoever asked has left before the answer comes",
-        "write deadline=60, or as many seconds as the caller can use the answer",
+        "the caller is blocked for that long, and gets the result when it is of no use any more",
+        "write deadline=60, or the number of seconds for which the caller can use the result",
     ),
     "attempts_before_give_up_after": (
         "attempts",
@@ -110,19 +110,19 @@ TEXTS: dict[str, tuple[str, str, str, str]] = {
     "timeout_in_sync_code": (
         "timeout",
         "timeout={timeout:g} is enforced in async code only",
-        "a sync attempt that hangs holds the call for as long as its client lets it",
-        "in sync code hand current_attempt().timeout to the client; in async code there is nothing to do",
+        "a sync attempt that hangs blocks the call until its client times out",
+        "in sync code pass current_attempt().timeout to the client; in async code there is nothing to do",
     ),
     "retries_everything": (
         "{field}",
         "{what}",
-        "bugs and refusals, such as a KeyError or a 400, are repeated too, and raised late",
+        "bugs and refusals, such as a KeyError or a 400, are retried too, and raised late",
         "{remedy}",
     ),
     "repeats_everything": (
         "idempotent",
-        "idempotent=True on a policy that retries every failure there is",
-        "a call that acted and failed afterwards, in whatever way, acts once more for each attempt",
+        "idempotent=True on a policy that retries every failure",
+        "a call that acted and then failed acts again on each attempt",
         'write idempotent="by_method", or idempotent=False, unless acting twice never does harm',
     ),
     "timeouts_not_repeated": (
@@ -139,8 +139,8 @@ TEXTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "permanent_retried": (
         "rules",
-        "{rule} retries what is permanent",
-        "the same request gets the same answer, only later, after all attempts and waits",
+        "{rule} retries permanent failures",
+        "the same request gets the same response, only later, after all attempts and waits",
         "drop the rule, or give the rule attempts=2, or a recover that changes something",
     ),
     "credentials_not_renewed": (
@@ -152,13 +152,13 @@ TEXTS: dict[str, tuple[str, str, str, str]] = {
     "budget_too_small": (
         "budget",
         "budget has a capacity of {capacity:g}, and a retry costs {cost:g}",
-        "not even the first retry can be paid for, so nothing is ever retried",
+        "the budget cannot pay for the first retry, so nothing is ever retried",
         "give the budget a capacity of {enough:g}, which pays for 100 retries",
     ),
     "budget_floor_high": (
         "budget",
-        "budget allows {floor:g} retries a second besides {ratio:.0%} of calls",
-        "in each process that has few calls the share means nothing: {loads} when everything fails",
+        "budget allows {floor:g} retries a second in addition to {ratio:.0%} of calls",
+        "in a process with few calls the share has no effect: {loads} when everything fails",
         "write budget=RatioBudget(), whose floor is 0.3 a second",
     ),
 }
@@ -345,10 +345,10 @@ def timeout_in_sync_code(policy: Policy) -> Found:
 def retries_everything(policy: Policy) -> Found:
     """Warn if bugs are retried too: `on`, or a rule, for every exception."""
     if _at_large(policy):
-        remedy = "write on=None for what is known to be transient, or on=(ConnectionError, TimeoutError)"
+        remedy = "write on=None for failures known to be transient, or on=(ConnectionError, TimeoutError)"
         yield {"field": "on", "what": "on=Exception retries every failure", "remedy": remedy}
     for key in _bold(policy, Exception, Cause.unknown):
-        what = f"{_place(key)} retries whatever no other rule is for"
+        what = f"{_place(key)} retries every failure that no other rule names"
         remedy = "name transient errors instead, or give the rule attempts=2 for a single retry"
         yield {"field": "rules", "what": what, "remedy": remedy}
 

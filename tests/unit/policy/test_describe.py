@@ -67,15 +67,15 @@ def test_a_policy_with_everything_described():
     assert made.describe() == (
         "Calls as often as the deadline allows.\n"
         "Waits by equal_jitter from 0.5 s, with no upper limit.\n"
-        "Retries OSError, KeyError and results that until rejects, also of requests that may act twice, "
-        "429 by a rule of its own, conflict by a rule of its own, KeyError by a rule of its own.\n"
+        "Retries OSError, KeyError and results that until rejects, also of requests that may act twice; "
+        "has rules for 429, conflict, KeyError.\n"
         "Waits as long as a server asks, up to 60 s; gives up at once if it asks for more.\n"
         "Tries once while an enclosing call is already retrying.\n"
         "Ends 20 s after the call began, waits included, with DeadlineExceeded.\n"
         "Cuts an async attempt off after 2.5 s.\n"
-        "Takes at most 20 s, and a sync attempt that is running then.\n"
-        "Warning: timeout=2.5 is enforced in async code only: a sync attempt that hangs holds the call for as long as "
-        "its client lets it; in sync code hand current_attempt().timeout to the client; in async code there is "
+        "Takes at most 20 s, plus a sync attempt that is still running.\n"
+        "Warning: timeout=2.5 is enforced in async code only: a sync attempt that hangs blocks the call until "
+        "its client times out; in sync code pass current_attempt().timeout to the client; in async code there is "
         "nothing to do"
     )
 
@@ -84,7 +84,7 @@ def test_a_policy_with_everything_described():
     ("fields", "sentence"),
     [
         ({"attempts": 1}, "Calls once, never again."),
-        ({"on": predicate}, "Retries what predicate says, but not"),
+        ({"on": predicate}, "Retries failures that predicate selects, but not"),
         ({"on": ()}, "Retries nothing, but not"),
         ({"idempotent": False}, "but only of calls that certainly had no effect."),
         ({"backoff": immediately_once(linear)}, "Waits by immediately_once(linear) from 1 s"),
@@ -100,8 +100,8 @@ def test_a_policy_with_everything_described():
         ),
         (
             {"give_up_after": 5.0},
-            "Starts no attempt 5 s after the call began or later, cuts off none, "
-            "and raises the error of the last one.\n",
+            "From 5 s after the call began, starts no attempt; a running one finishes, "
+            "and its error is raised.\n",
         ),
         ({"logger": False}, "Logs nothing."),
         ({"logger": "app.retries"}, "Logs under app.retries."),
@@ -134,10 +134,10 @@ def test_a_policy_that_retries_what_an_inner_call_has_retried_does_not_say_other
         ({"backoff": three, "cap": 5.0}, "15 s of waiting"),
         ({"backoff": functools.partial(three), "cap": 5.0}, "15 s of waiting"),
         ({"backoff": three, "attempts": 1, "cap": INF}, "0 s of waiting"),
-        ({"deadline": 5.0}, "5 s, and a sync attempt that is running then."),
-        ({"deadline": 5.0, "attempts": None}, "5 s, and a sync attempt that is running then."),
+        ({"deadline": 5.0}, "5 s, plus a sync attempt that is still running."),
+        ({"deadline": 5.0, "attempts": None}, "5 s, plus a sync attempt that is still running."),
         ({"deadline": 9.0}, "7 s of waiting"),
-        ({"attempts": 10**9, "deadline": 60.0}, "60 s, and a sync attempt that is running then."),
+        ({"attempts": 10**9, "deadline": 60.0}, "60 s, plus a sync attempt that is still running."),
         ({"enabled": False}, "0 s of waiting"),
         ({"floor": 3.0}, "10 s of waiting"),  # 3 + 3 + 4
         ({"backoff": three, "cap": 5.0, "floor": 4.0}, "15 s of waiting"),
@@ -146,8 +146,8 @@ def test_a_policy_that_retries_what_an_inner_call_has_retried_does_not_say_other
         ({"give_up_after": 7.0}, "7 s of waiting"),
         ({"attempts": INF, "give_up_after": 5.0}, "5 s until its last attempt starts, plus that attempt."),
         ({"give_up_after": 5.0, "deadline": 6.0}, "5 s until its last attempt starts, plus that attempt."),
-        ({"give_up_after": 6.0, "deadline": 5.0}, "5 s, and a sync attempt that is running then."),
-        ({"attempts": INF, "deadline": 5.0}, "5 s, and a sync attempt that is running then."),
+        ({"give_up_after": 6.0, "deadline": 5.0}, "5 s, plus a sync attempt that is still running."),
+        ({"attempts": INF, "deadline": 5.0}, "5 s, plus a sync attempt that is still running."),
     ],
 )
 def test_a_description_tells_the_longest_the_call_can_take(fields, longest):

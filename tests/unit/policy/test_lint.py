@@ -73,7 +73,7 @@ OBJECTED: list[tuple[str, str, dict[str, Any], str]] = [
     ("no_jitter", "backoff", {"backoff": fixed, "rules": {429: Rule(base=5.0)}}, "backoff=fixed"),
     ("no_jitter", "rules", {"rules": {429: Rule(backoff=fixed)}}, "in rules[429], backoff=fixed"),
     ("no_jitter", "rules", {"backoff": three, "rules": {429: Rule(backoff=linear)}}, "in rules[429], backoff=linear"),
-    ("no_wait", "base", {"base": 0.0}, "base=0 makes more than one retry without a wait"),
+    ("no_wait", "base", {"base": 0.0}, "base=0 makes more than one retry with hardly a wait"),
     ("no_wait", "base", {"base": 0.0, "attempts": 3, "backoff": immediately_once(fixed)}, "base=0"),
     ("no_wait", "base", {"base": 0.0, "until": bool}, "base=0"),
     ("no_wait", "cap", {"cap": 0.0}, "cap=0"),
@@ -132,7 +132,7 @@ OBJECTED: list[tuple[str, str, dict[str, Any], str]] = [
     ("timeouts_not_repeated", "idempotent", {"idempotent": False, "rules": {TimeoutError: Rule()}}, "rules[TimeoutError]"),
     ("rule_attempts_unreachable", "rules", {"rules": {429: Rule(attempts=9)}}, "in rules[429], attempts=9 is above the 4"),
     ("rule_attempts_unreachable", "rules", {"attempts": 1, "rules": {401: Rule(attempts=2)}}, "in rules[401], attempts=2"),
-    ("permanent_retried", "rules", {"rules": {400: Rule()}}, "rules[400] retries what is permanent"),
+    ("permanent_retried", "rules", {"rules": {400: Rule()}}, "rules[400] retries permanent failures"),
     ("permanent_retried", "rules", {"rules": {404: Rule(base=5.0)}}, "rules[404]"),
     ("permanent_retried", "rules", {"rules": {501: Rule(attempts=3)}}, "rules[501]"),
     ("permanent_retried", "rules", {"rules": {Cause.permanent: Rule()}}, "rules[Cause.permanent]"),
@@ -142,7 +142,7 @@ OBJECTED: list[tuple[str, str, dict[str, Any], str]] = [
     ("budget_floor_high", "budget", {"budget": RatioBudget(floor_per_second=10)},
      "4 x the load at 1 call/s, 2.1 x the load at 10 calls/s, 1.2 x the load at 100 calls/s when everything fails"),
     ("budget_floor_high", "budget", {"budget": RatioBudget(0.2, 2), "attempts": None, "deadline": 5.0},
-     "2 retries a second besides 20% of calls: in each process that has few calls the share means nothing: 3.2 x"),
+     "2 retries a second in addition to 20% of calls: in a process with few calls the share has no effect: 3.2 x"),
 ]  # fmt: skip
 
 every_warning = pytest.mark.parametrize(
@@ -380,9 +380,9 @@ def test_a_lint_warning_is_a_value():
     assert isinstance(found, LintWarning)
 
 
-def test_the_table_in_the_reference_lists_every_check_with_its_reason_and_its_remedy():
+def test_the_table_in_the_reference_lists_every_check_with_its_setting_and_its_remedy():
     section = PAGE.read_text("utf-8").partition("## Lint warnings")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \| (.+) \|$", section, flags=re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", section, flags=re.MULTILINE)
     assert [name for name, *_ in rows] == NAMES
     assert all(cell.strip() for row in rows for cell in row)
 
