@@ -119,11 +119,17 @@ def retry_client(client: C, policy: Policy | None = None, /, **fields: Unpack[Po
     made: Any = client
     if not isinstance(client, BaseClient):
         raise TypeError(f"retry_client() takes a client of boto3 or botocore, got {made!r}")
-    bare: Any = getattr(made._make_api_call, "redouble_bare", made._make_api_call)
+    # None, unless somebody has set the method of this client.
+    own: Any = vars(client).get("_make_api_call")
+    bare: Any = getattr(own, "redouble_bare", own)
+    kind: Any = type(client)
     service = made.meta.service_model
 
     def send(call: _Operation) -> Any:
-        return bare(call.name, _copied(call.params))
+        params = _copied(call.params)
+        if bare is not None:
+            return bare(call.name, params)
+        return kind._make_api_call(client, call.name, params)  # looked up here: tests replace it
 
     under = _Botocore("retry_client", policy, fields, send=send)
 

@@ -22,7 +22,7 @@ __all__ = ["AsyncRetryTransport", "RetryTransport", "override"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Iterable
     from types import TracebackType
     from typing import Any, Self
 
@@ -149,6 +149,12 @@ def _remember_position(request: httpx.Request) -> None:
             pass  # a pipe, or a file that is closed
 
 
+def _check_sends(transport: object, method: str, caller: str, other: str) -> None:
+    """Refuse a transport of the other kind of client."""
+    if not hasattr(transport, method):
+        raise TypeError(f"{caller}() takes a transport that has {method}(), got {transport!r}; use {other}")
+
+
 class _SyncHttpx(_Httpx):
     def discard(self, result: Any) -> Any:
         try:
@@ -193,12 +199,17 @@ class RetryTransport(httpx.BaseTransport):
         propagate_to: Iterable[str] = (),
         **fields: Unpack[PolicyFields],
     ) -> None:
-        self._transport = httpx.HTTPTransport() if transport is None else transport
+        self._transport = inner = httpx.HTTPTransport() if transport is None else transport
+        _check_sends(inner, "handle_request", "RetryTransport", "AsyncRetryTransport")
+
+        def send(request: httpx.Request) -> httpx.Response:
+            return inner.handle_request(request)  # looked up here: tests replace the method of the class
+
         self._client = _SyncHttpx(
             type(self).__name__,
             policy,
             fields,
-            send=self._transport.handle_request,
+            send=send,
             raise_status=raise_status,
             propagate_to=propagate_to,
         )
@@ -252,12 +263,17 @@ class AsyncRetryTransport(httpx.AsyncBaseTransport):
         propagate_to: Iterable[str] = (),
         **fields: Unpack[PolicyFields],
     ) -> None:
-        self._transport = httpx.AsyncHTTPTransport() if transport is None else transport
+        self._transport = inner = httpx.AsyncHTTPTransport() if transport is None else transport
+        _check_sends(inner, "handle_async_request", "AsyncRetryTransport", "RetryTransport")
+
+        def send(request: httpx.Request) -> Awaitable[httpx.Response]:
+            return inner.handle_async_request(request)
+
         self._client = _AsyncHttpx(
             type(self).__name__,
             policy,
             fields,
-            send=self._transport.handle_async_request,
+            send=send,
             awaits=True,
             raise_status=raise_status,
             propagate_to=propagate_to,

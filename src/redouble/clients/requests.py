@@ -144,12 +144,17 @@ class RetryAdapter(BaseAdapter):
         **fields: Unpack[PolicyFields],
     ) -> None:
         super().__init__()
-        self._adapter: Any = HTTPAdapter() if adapter is None else adapter
+        inner = HTTPAdapter() if adapter is None else adapter
+        self._adapter: Any = inner
+
+        def send(request: requests.PreparedRequest, **options: Any) -> requests.Response:
+            return inner.send(request, **options)  # looked up here: tests replace the method of the class
+
         self._client = _Requests(
             type(self).__name__,
             policy,
             fields,
-            send=self._adapter.send,
+            send=send,
             raise_status=raise_status,
             propagate_to=propagate_to,
         )

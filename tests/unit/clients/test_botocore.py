@@ -18,6 +18,7 @@ from .conftest import CUT, Answer
 
 pytest.importorskip("botocore")
 import botocore.session
+from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -275,3 +276,16 @@ def test_only_a_client_is_accepted():
         retry_client("s3")
     with pytest.raises(TypeError, match=r"retry_client\(\) takes a Policy or fields, got 3"):
         retry_client(SESSION.create_client("s3", region_name="eu-central-1"), 3)
+
+
+def test_a_method_of_the_client_that_a_test_replaces_later_is_called(client_of, monkeypatch):
+    client = retry_client(client_of("sqs"), attempts=2)
+    monkeypatch.setattr(BaseClient, "_make_api_call", lambda self, name, params: {"called": name})
+    assert client.list_queues() == {"called": "ListQueues"}
+
+
+def test_a_method_that_was_set_on_the_client_is_called(client_of):
+    client = client_of("sqs")
+    del client._make_api_call
+    client._make_api_call = lambda name, params: {"called": name}
+    assert retry_client(retry_client(client), attempts=2).list_queues() == {"called": "ListQueues"}

@@ -466,3 +466,20 @@ def test_a_redirect_to_another_host_does_not_receive_our_headers(flavour):
     flavour.send(transport, follow_redirects=True)
     assert [request.headers.get("x-retry-attempt") for request in server.requests] == ["1", "2", None]
     assert "x-request-timeout-ms" not in server.requests[2].headers
+
+
+def test_a_transport_of_the_other_kind_of_client_is_refused():
+    with pytest.raises(TypeError, match=r"takes a transport that has handle_request\(\).*use AsyncRetry"):
+        RetryTransport(transport=httpx.AsyncHTTPTransport())
+    with pytest.raises(TypeError, match=r"takes a transport that has handle_async_request\(\).*use RetryT"):
+        AsyncRetryTransport(transport=httpx.HTTPTransport())
+
+
+def test_a_method_of_the_inner_transport_that_a_test_replaces_later_is_called(flavour, monkeypatch):
+    async def answered(self, request):
+        return httpx.Response(200)
+
+    transport = flavour.transport(Server())
+    monkeypatch.setattr(Server, "handle_request", lambda self, request: httpx.Response(200))
+    monkeypatch.setattr(Server, "handle_async_request", answered)
+    assert flavour.send(transport).status_code == 200

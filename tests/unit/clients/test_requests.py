@@ -289,3 +289,11 @@ def test_a_redirect_to_another_host_does_not_receive_our_headers(server, session
     server.answers = [Answer(302, headers={"Location": f"http://localhost:{port}/"})]
     session_of(deadline=60.0, propagate_to=["127.0.0.1"]).get(server.url, timeout=30)
     assert [request.headers.get("x-retry-attempt") for request in server.received] == ["1", None]
+
+
+def test_a_method_of_the_inner_adapter_that_a_test_replaces_later_is_called(session_of, monkeypatch):
+    answer = requests.Response()
+    answer.status_code = 204
+    session = session_of()
+    monkeypatch.setattr(HTTPAdapter, "send", lambda self, request, **options: answer)
+    assert session.get("http://127.0.0.1:9/").status_code == 204
