@@ -1,11 +1,17 @@
-"""asyncio and trio: which of them runs here, sleep, time limits, cancellation.
+"""asyncio and trio: which of them runs here, what is to be awaited, sleep, time limits, cancellation.
 
-Found at run time and never imported before they are needed; anyio runs on one of the two.
+The library is found at run time and never imported before it is needed; anyio runs on one of the two.
+
+- `in_trio`, `in_event_loop`, `sleep`: what the drivers of async calls ask and do.
+- `is_awaited` and its neighbours: plain functions that turn out to be async.
+- `time_limit`: a deadline or a timeout around a block, with one interface for both libraries.
+- `cancel_requests` and its neighbours: whether a cancellation of this task came before or during an attempt.
 """
 
 from __future__ import annotations
 
 import sys
+from types import CoroutineType
 
 from .checks import INF
 
@@ -13,6 +19,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any, Self
+
+# Handles of work that runs elsewhere. They can be awaited, but notebooks use them without.
+_HANDLES = frozenset({"distributed", "ray"})
+_PLAIN = frozenset({bool, bytes, dict, float, int, list, str, tuple, type(None)})
 
 
 def in_trio() -> Any:
@@ -47,6 +57,67 @@ async def limited(seconds: float, function: Callable[..., Any], *args: Any) -> A
         answer = function(*args)
         return (await answer) if hasattr(answer, "__await__") else answer
     return None
+
+
+# Awaitables
+
+
+class Usual:
+    """The type of a function's last plain result: the next one of that type needs no examination.
+
+    The wrapper of a first attempt compares the type itself, and calls `is_awaited` only if it differs.
+    """
+
+    __slots__ = ("kind",)
+
+    def __init__(self) -> None:
+        self.kind: type = str
+
+    def __reduce__(self) -> tuple[type[Usual], tuple[()]]:
+        return Usual, ()  # the type may not pickle, and is soon known again
+
+
+def is_awaited(result: object, usual: Usual | None = None) -> bool:
+    """Return whether a result is to be awaited. ``usual`` takes note of the type of a plain one.
+
+    Coroutines always are. Futures, and the objects of clients that can be awaited (aiohttp's
+    ``session.get(url)``), are where an event loop runs: elsewhere nobody could await them.
+    """
+    kind = type(result)
+    if kind is CoroutineType:
+        return True
+    if kind in _PLAIN or not _has(result, "__await__"):
+        if usual is not None:
+            usual.kind = kind
+        return False
+    return in_event_loop() and str(kind.__module__).partition(".")[0] not in _HANDLES
+
+
+def drop(unawaited: list[Any]) -> None:
+    """Close coroutines and cancel futures that were never awaited, since a guard refused the call."""
+    for awaitable in unawaited:
+        if _has(awaitable, "throw"):
+            awaitable.close()
+        elif _has(awaitable, "_asyncio_future_blocking"):
+            awaitable.cancel()
+
+
+def awaiting(function: Callable[..., Any], pending: list[Any] | None = None) -> Callable[..., Any]:
+    """Return an async function for a plain one that returns awaitables; one may be pending already."""
+
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        result: Any = pending.pop() if pending else function(*args, **kwargs)
+        return (await result) if is_awaited(result) else result
+
+    return call
+
+
+def _has(thing: object, name: str) -> bool:
+    """Return whether the type has an attribute: mocks and proxies have every one."""
+    return any(name in base.__dict__ for base in type(thing).__mro__)
+
+
+# Time limits
 
 
 def time_limit(seconds: float | None) -> NoLimit:
@@ -144,14 +215,12 @@ def run_now(coroutine: Coroutine[Any, Any, Any]) -> Any:
         return end.value
 
 
-# Cancellation of asyncio tasks, which count the requests to cancel them (`asyncio.Task.cancelling`).
+# Cancellation of asyncio tasks, which count the requests to cancel them (`asyncio.Task.cancelling`). A call
+# that fails while its task is being cancelled is not retried: the task is to end. A request that was there
+# before the attempt does not count, since cleanups run in cancelled tasks, too.
 
 # The requests that a task had when it was last looked at in doubt. A WeakKeyDictionary, once it is needed.
 _requests_seen: Any = None
-
-# As Python itself keeps them, whatever an exception's own attributes do.
-_trace: Any = BaseException.__dict__["__traceback__"]
-_context: Any = BaseException.__dict__["__context__"]
 
 
 def cancel_requests() -> int:
@@ -174,12 +243,10 @@ def requests_before(error: BaseException | None) -> int:
     import asyncio
     from weakref import WeakKeyDictionary
 
-    callers, cancellation = _running_frames(), asyncio.CancelledError
     # By the class: isinstance would ask an exception for attributes, which may raise.
-    signs = [_trace.__get__(each) for each in _chain(error) if issubclass(type(each), cancellation)]
+    signs = [each for each in _chain(error) if issubclass(type(each), asyncio.CancelledError)]
     if signs:
-        # The first frame of a traceback is the one in which the exception is being handled.
-        return int(any(trace is not None and trace.tb_frame in callers for trace in signs))
+        return int(any(map(is_being_handled, signs)))
     global _requests_seen
     seen: WeakKeyDictionary[Any, int] = WeakKeyDictionary() if _requests_seen is None else _requests_seen
     _requests_seen, task = seen, asyncio.current_task()
@@ -196,16 +263,26 @@ def requests_of_groups(error: BaseException) -> int:
     """
     left = 0
     for each in _chain(error) if sys.version_info < (3, 13) else ():
-        trace = _trace.__get__(each)
+        trace = each.__traceback__
         while trace is not None:
-            frame = trace.tb_frame
-            if (
-                frame.f_code.co_name == "__aexit__"
-                and frame.f_globals.get("__name__") == "asyncio.taskgroups"
-            ):
+            frame, trace = trace.tb_frame, trace.tb_next
+            module = frame.f_globals.get("__name__")
+            if frame.f_code.co_name == "__aexit__" and module == "asyncio.taskgroups":
                 left += bool(frame.f_locals["self"]._parent_cancel_requested)
-            trace = trace.tb_next
     return left
+
+
+def is_being_handled(error: BaseException) -> bool:
+    """Return whether a caller is in an ``except`` block that handles this error.
+
+    The first frame of a traceback is the one in which the exception is being handled.
+    """
+    trace = error.__traceback__
+    handler = None if trace is None else trace.tb_frame
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame is not handler:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
@@ -213,14 +290,5 @@ def _chain(error: BaseException | None) -> list[BaseException]:
     chain: dict[int, BaseException] = {}
     while error is not None and id(error) not in chain:
         chain[id(error)] = error
-        error = _context.__get__(error)
+        error = error.__context__
     return list(chain.values())
-
-
-def _running_frames() -> set[Any]:
-    frames: set[Any] = set()
-    frame: Any = sys._getframe()
-    while frame is not None:
-        frames.add(frame)
-        frame = frame.f_back
-    return frames

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from .._base.awaitables import awaiting, is_awaited
 from .._base.callables import (
     ASYNC,
     ASYNC_GENERATOR,
@@ -19,6 +18,7 @@ from .._base.callables import (
     require_callable,
 )
 from .._base.callables import decorate as decorated
+from .._base.loops import awaiting, is_awaited
 from ..policy import Policy, made, show_fields
 from .call import Call
 from .drivers import drive

@@ -9,10 +9,9 @@ from __future__ import annotations
 import time
 from types import CoroutineType
 
-from .._base.awaitables import drop, is_awaited
 from .._base.clock import DAY, real_sleep
+from .._base.loops import drop, is_awaited, time_limit
 from .._base.loops import sleep as loop_sleep
-from .._base.loops import time_limit
 from ..context import NUMBER, POLICY, current, time_limit_of
 from .decide import CutOff
 from .flow import AWAITED, GivenUp

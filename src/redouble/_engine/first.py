@@ -14,10 +14,9 @@ import time
 
 from .. import context
 from .._base import clock as _clock
-from .._base.awaitables import Usual, is_awaited
 from .._base.callables import truth
 from .._base.log_once import warn_once
-from .._base.loops import time_limit
+from .._base.loops import Usual, is_awaited, time_limit
 from ..context import NUMBER, RUNNING, first_attempt, time_left, time_limit_of
 from .call import Call
 from .decide import RejectedResult

@@ -14,9 +14,8 @@ The rules of this file:
 
 from __future__ import annotations
 
-import sys
-
 from .._base.headers import header
+from .._base.loops import is_being_handled
 from .._base.record import Record
 from . import _table_requests as table
 from ._judge import Judge, class_info
@@ -123,7 +122,7 @@ class Requests:
 
     def _is_outside(self, context: BaseException) -> bool:
         """Return whether an error was being handled before the attempt began."""
-        return _is_handled(context) if self._outside is None else id(context) == self._outside
+        return is_being_handled(context) if self._outside is None else id(context) == self._outside
 
     def judge(
         self, sent: list[Sent], before: list[Sent], same: tuple[BaseException, ...], frames: list[FrameType]
@@ -199,16 +198,6 @@ def _is_of(exc: BaseException, frame: FrameType) -> bool:
     """Return whether an exception is of the client that this frame is of."""
     package = _module(frame).partition(".")[0]
     return package in [name for name, _ in class_info(type(exc)).names]
-
-
-def _is_handled(context: BaseException) -> bool:
-    """Return whether a caller of this call is handling an error, so that it came before the attempt."""
-    trace = context.__traceback__
-    handler = None if trace is None else trace.tb_frame
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame is not handler:
-        frame = frame.f_back
-    return frame is not None
 
 
 # What an exception or a response shows

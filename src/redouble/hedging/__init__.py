@@ -15,8 +15,8 @@ from functools import partial
 from itertools import count
 
 from .._base import checks as check
-from .._base.awaitables import awaiting
 from .._base.callables import ASYNC, decorate, is_async, name_of, require_callable, sync_or_async
+from .._base.loops import awaiting
 from .._base.record import Record, assign
 from . import _tasks, _threads
 from ._race import Plan

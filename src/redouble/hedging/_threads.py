@@ -13,9 +13,8 @@ import time
 from contextvars import copy_context
 from functools import partial
 
-from .._base.awaitables import awaiting, is_awaited
 from .._base.clock import DAY
-from .._base.loops import run_now
+from .._base.loops import awaiting, is_awaited, run_now
 from .._engine.decide import CutOff
 from ..context import disabled_here, shorter
 from . import _tasks
