@@ -40,8 +40,7 @@ _EPILOG = """examples:
   redouble run --attempts 5 --timeout 30s -- curl -fsS https://example.com/
   redouble dead-letters list letters.db
 
-"redouble COMMAND --help" shows the options of a command. If the script
-"redouble" is not installed, use "python -m redouble"."""
+"redouble COMMAND --help" shows the options of a command. "python -m redouble" is the same as "redouble"."""
 
 
 def _load(command: str) -> Callable[[Sequence[str]], int | None]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import builtins
 import re
 import sys
+from argparse import BooleanOptionalAction
 from math import ceil
-from shutil import get_terminal_size
 from textwrap import wrap
 from types import SimpleNamespace
 
@@ -21,7 +21,17 @@ from ..classify import Cause, class_info, verdict
 from ..classify import explain as evidence_of
 from ..events import Reason
 from .options import add_policy_flags, policy_of
-from .output import DONE, INCOMPLETE, USAGE, CommandError, command_parser, print_text, to_json, wrap_text
+from .output import (
+    DONE,
+    INCOMPLETE,
+    USAGE,
+    CommandError,
+    command_parser,
+    print_text,
+    text_width,
+    to_json,
+    wrap_text,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,8 +49,9 @@ _EPILOG = """examples:
   redouble explain "ConnectionResetError: [Errno 104] reset by peer"
   redouble explain < traceback.txt
 
-A class is imported to judge it, so run this in the environment of your
-program. Nothing is called. With --no-import only the name counts.
+A class that is named on the command line is imported to judge it, so run this in the environment of your \
+program. Nothing is called. A class in a text on stdin is judged by its name, unless it is one of Python's \
+own or --import is given: a text must not choose the code that runs.
 
 exit status:
   0    the failure is retried
@@ -58,13 +69,20 @@ _STATUS_IN_TEXT = re.compile(
 )
 _CODE_IN_TEXT = re.compile(r"An error occurred \((\w+)\)")
 
+# Modules of Python whose errors are judged better by their classes than by their names. A text on stdin may
+# name them: importing them runs nothing that it could choose.
+_STDLIB = frozenset(
+    "asyncio concurrent ftplib http imaplib multiprocessing poplib queue smtplib socket sqlite3 ssl "
+    "subprocess urllib xmlrpc".split()
+)
+
 _BEGIN = "Traceback (most recent call last):"
 _CAUSE = "The above exception was the direct cause of the following exception:"
 _CONTEXT = "During handling of the above exception, another exception occurred:"
 _NOTE = "redouble: "
 
-# Waits that are listed at most, and the columns of the labels and of the text.
-_LISTED, _LABEL, _NARROW, _WIDE = 6, 10, 40, 80
+# Waits that are listed at most, and the columns of the labels.
+_LISTED, _LABEL = 6, 10
 
 _MEANINGS = {
     Cause.connection: "no connection, so nothing was sent",
@@ -100,14 +118,20 @@ def explain(arguments: Sequence[str]) -> int:
                         help='a status, "POST 503", or an error class and text; none: stdin')  # fmt: skip
     parser.add_argument("--header", action="append", default=[], metavar="H",
                         help='of response or request, such as "Retry-After: 7"; may be repeated')  # fmt: skip
-    parser.add_argument("--no-import", action="store_true", help="judge a class by its name alone")
+    parser.add_argument("--import", dest="imports", action=BooleanOptionalAction,
+                        help="import a class, or judge it by its name alone")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="as a JSON object on one line")
     add_policy_flags(parser)
     options: Any = parser.parse_args(arguments)
     policy = policy_of(options, status=USAGE)
     headers = dict(_header(text) for text in options.header)
     text = " ".join(options.failure).strip()
-    found = _read(text if text not in ("", "-") else _stdin(), headers, imports=not options.no_import)
+    imports: bool | None = options.imports
+    if text in ("", "-"):
+        text = _stdin()
+    elif imports is None:
+        imports = True  # the user has named the class, not somebody who wrote a text
+    found = _read(text, headers, imports)
     answer = _answer(policy, found)
     if options.json:
         print_text(to_json(answer))
@@ -137,8 +161,11 @@ def _stdin() -> str:
     return text
 
 
-def _read(text: str, headers: dict[str, str], *, imports: bool) -> Failed:
-    """Return the failure that a text describes: a status, a class, or a traceback."""
+def _read(text: str, headers: dict[str, str], imports: bool | None) -> Failed:
+    """Return the failure that a text describes: a status, a class, or a traceback.
+
+    ``imports`` is whether classes are imported; ``None``: only those of `_STDLIB`, and a remark says so.
+    """
     first, _, rest = text.strip().partition(" ")
     method, said = (first.upper(), rest.strip()) if first.upper() in _METHODS else ("", text.strip())
     status = _REQUEST.match(said)
@@ -149,7 +176,7 @@ def _read(text: str, headers: dict[str, str], *, imports: bool) -> Failed:
         return found
     named = _ERROR.match(said) if "\n" not in said else None
     if named is not None:
-        found = _made(named[1], named[2] or "", headers, method, imports=imports)
+        found = _made(named[1], named[2] or "", headers, method, imports)
         found.title = f"{method} {found.title}".strip()
         return found
     chain = _chain(text)
@@ -159,7 +186,7 @@ def _read(text: str, headers: dict[str, str], *, imports: bool) -> Failed:
             "httpx.ReadTimeout, or a Python traceback",
             USAGE,
         )
-    return _from_traceback(chain, headers, imports=imports)
+    return _from_traceback(chain, headers, imports)
 
 
 def _respond(error: Any, status: int | None, headers: dict[str, str], method: str) -> None:
@@ -170,9 +197,12 @@ def _respond(error: Any, status: int | None, headers: dict[str, str], method: st
         error.request = SimpleNamespace(method=method, url="http://localhost/", headers=headers)
 
 
-def _made(name: str, text: str, headers: dict[str, str], method: str, *, imports: bool) -> Failed:
-    """Return an error of a class with this name, made without running code of the class."""
-    cls, remark = _class(name, imports=imports)
+def _made(name: str, text: str, headers: dict[str, str], method: str, imports: bool | None) -> Failed:
+    """Return an error of a class with this name, made without running code of the class.
+
+    A status in the text, as client libraries write it, becomes the status of a response.
+    """
+    cls, remark = _class(name, imports)
     error = _blank(cls, text)
     found = Failed(name if not text else f"{name}: {text}", error, method)
     if remark:
@@ -189,12 +219,16 @@ def _made(name: str, text: str, headers: dict[str, str], method: str, *, imports
     return found
 
 
-def _class(name: str, *, imports: bool) -> tuple[type[BaseException], str]:
-    """Return the class of a name, imported or made up by that name, and a remark on a made-up one."""
+def _class(name: str, imports: bool | None) -> tuple[type[BaseException], str]:
+    """Return the class of a name, imported or made up by that name, and a remark on a made-up one.
+
+    Raise `CommandError` if the name is that of something else, such as a function.
+    """
     module, _, last = name.rpartition(".")
     known = getattr(builtins, name.removeprefix("builtins."), None)
     remark = ""
-    if known is None and module and module != "__main__" and imports:
+    may_import = module.partition(".")[0] in _STDLIB if imports is None else imports
+    if known is None and module and module != "__main__" and may_import:
         from pkgutil import resolve_name
 
         try:
@@ -211,6 +245,8 @@ def _class(name: str, *, imports: bool) -> tuple[type[BaseException], str]:
     if known is not None:
         raise CommandError(f"{name} is not an exception class", USAGE)
     made: Any = type(last, (Exception,), {"__module__": module or "__main__"})
+    if imports is None and not remark and class_info(made).open:
+        remark = f"{name} was judged by its name: classes in a text are not imported. Use --import for that."
     return made, remark
 
 
@@ -261,14 +297,14 @@ def _chain(text: str) -> list[tuple[str, str, str]]:
 
 
 def _from_traceback(
-    chain: Sequence[tuple[str, str, str]], headers: dict[str, str], *, imports: bool
+    chain: Sequence[tuple[str, str, str]], headers: dict[str, str], imports: bool | None
 ) -> Failed:
     """Return the last error of a chain, with the earlier ones as its cause or context."""
     *earlier, (how, line, rest) = chain
     named: Any = _ERROR.match(line)
-    found = _made(named[1], named[2] or "", headers, "", imports=imports)
+    found = _made(named[1], named[2] or "", headers, "", imports)
     if earlier:
-        before = _from_traceback(earlier, {}, imports=imports).error
+        before = _from_traceback(earlier, {}, imports).error
         if how == _CAUSE:
             found.error.__cause__ = before
         else:
@@ -399,7 +435,7 @@ def _changes(policy: Policy, found: Failed, decision: Any) -> Iterator[tuple[str
 
 def _print(answer: dict[str, Any]) -> None:
     """Print the answer, in lines that fit the terminal from 40 to 80 columns."""
-    width = min(max(get_terminal_size((80, 24)).columns, _NARROW), _WIDE) - 1
+    width = text_width() - 1
     print_text(wrap_text(answer["failure"], width), "bold")
     if answer["retried"]:
         print_text("Retried.", "green")

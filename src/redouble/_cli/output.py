@@ -7,8 +7,9 @@ and could contain terminal escape sequences. JSON is ASCII. An error is one line
 from __future__ import annotations
 
 import os
+import re
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, ArgumentTypeError, HelpFormatter
 from math import nan
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -47,16 +48,36 @@ def set_program(command: str) -> str:
     return _program[0]
 
 
-class Parser(ArgumentParser):
-    """An argument parser without abbreviations, which prints an error as one line.
+class _Formatter(HelpFormatter):
+    """Wrap help to the width of the terminal, at most 80 columns.
 
-    Descriptions and epilogs are printed as they are written, not wrapped.
+    Each line of a description or an epilog is a paragraph of its own: write it without a line break.
+    """
+
+    def __init__(self, prog: str, **how: Any) -> None:
+        super().__init__(prog, **{**how, "width": text_width() - 2})
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return wrap_text(text, width, hanging=0)
+
+    def _format_usage(self, *args: Any, **named: Any) -> str:
+        # argparse does not wrap a usage that was given, nor a long name of the program. With colours, which
+        # it uses from Python 3.14 on, the length of a line is not its width.
+        text = super()._format_usage(*args, **named)
+        return text if "\x1b" in text else wrap_text(text, self._width + 2)
+
+
+class Parser(ArgumentParser):
+    """An argument parser that accepts no abbreviations and prints an error as one line on stderr.
+
+    Help goes to stdout, with exit status 0. Wrong usage names the nearest option or command, and exits with
+    ``usage_status``.
     """
 
     usage_status = USAGE
 
     def __init__(self, **fields: Any) -> None:
-        fields = {"allow_abbrev": False, "formatter_class": RawDescriptionHelpFormatter, **fields}
+        fields = {"allow_abbrev": False, "formatter_class": _Formatter, **fields}
         super().__init__(**fields)
 
     def error(self, message: str) -> NoReturn:
@@ -140,18 +161,40 @@ def discard_output(stream: Any) -> None:
     os.close(nowhere)
 
 
-def wrap_text(text: str, width: int = 79) -> str:
-    """Wrap the lines of a text that are too long; continuation lines are indented by two more columns.
+def text_width(most: int = 80, least: int = 40) -> int:
+    """Return the columns for text: those of the terminal within limits, and 80 if there is no terminal.
 
-    >>> print(wrap_text("  one two " + "three " * 14))
-      one two three three three three three three three three three three three
-        three three three
+    The environment variable ``COLUMNS`` replaces the width of the terminal.
+    """
+    return min(max(get_terminal_size((80, 24)).columns, least), most)
+
+
+# What a line begins with: its indentation, and its first column if two spaces follow it.
+_BEFORE_TEXT = re.compile(r" *(?:\S+ {2,}(?=\S))?")
+
+
+def wrap_text(text: str, width: int = 79, *, hanging: int = 2) -> str:
+    """Wrap the lines of a text that are too long.
+
+    Continuation lines are indented by ``hanging`` more columns, or as far as the second column of a table.
+    A shell command in a help text is continued with backslashes, so that it can be copied.
+
+    >>> print(wrap_text("  3    the store is missing, or cannot be used", 30))
+      3    the store is missing,
+           or cannot be used
+    >>> print(wrap_text("  redouble preview --attempts 6 --base 200ms", 35))
+      redouble preview --attempts 6 \\
+        --base 200ms
     """
     lines: list[str] = []
     for line in text.split("\n"):
-        indent = " " * (len(line) - len(line.lstrip()))
-        how: Any = {"initial_indent": indent, "subsequent_indent": indent + "  ", "break_on_hyphens": False}
-        lines += wrap(line.strip(), width, **how) if len(line) > width else [line]
+        indent = len(line) - len(line.lstrip())
+        found: Any = _BEFORE_TEXT.match(line)
+        end = " \\" if line.startswith("  redouble ") else ""
+        more = found.end() if found.end() > indent else indent + (2 if end else hanging)
+        how: Any = {"subsequent_indent": " " * more, "break_on_hyphens": False}
+        parts = wrap(line.rstrip(), width - len(end), **how) if len(line) > width else [line]
+        lines += [part + end for part in parts[:-1]] + parts[-1:]
     return "\n".join(lines)
 
 

@@ -40,9 +40,9 @@ _EPILOG = """examples:
   redouble preview --file retry.toml --table payments
   redouble preview --env PAYMENTS_RETRY --attempts 8
 
-Options override the file or the environment. "typical" is the median of many
-calls with random waits; a fixed seed makes it reproducible. The preview
-assumes that attempts take no time and that no server sends Retry-After.
+Options override the file or the environment. "typical" is the median of many calls with random waits; a \
+fixed seed makes it reproducible. The preview assumes that attempts take no time and that no server sends \
+Retry-After.
 
 exit status:
   0    success

@@ -34,22 +34,19 @@ _EPILOG = """examples:
   redouble run --attempts none --deadline 1m --backoff fixed -- pg_isready -q
 
 what is retried:
-  Every exit status but 0, 126 and 127 (the command cannot be run, or was not
-  found); with --on-exit only the given ones. A command that was killed by a
-  signal is not retried, unless --on-exit has 128 plus the number of the
-  signal, such as 137 for KILL. An attempt that --timeout has ended is always
-  a failure that can be retried.
+  Every exit status except 0, 126 and 127 (the command cannot be run, or was not found). With --on-exit only \
+the given ones. A command that was killed by a signal is not retried, unless --on-exit has 128 plus the \
+number of the signal, such as 137 for KILL. An attempt that --timeout has ended is always retried.
 
-  Output is not captured, so the output of failed attempts is shown too. All
-  attempts share standard input: a command that reads it to the end leaves
-  nothing for the next attempt. REDOUBLE_ATTEMPT in the environment of the
-  command is the number of the attempt, from 1.
+output and input:
+  Output is not captured: that of failed attempts is shown too. All attempts share standard input: a command \
+that reads it to the end leaves nothing for the next attempt. REDOUBLE_ATTEMPT in the environment of the \
+command is the number of the attempt, from 1.
 
 signals:
-  INT, TERM, HUP and QUIT are passed on to the command; when it has ended, this
-  program dies by the same signal. The command and its child processes are
-  ended together. In the foreground of a terminal a timeout ends only the
-  command itself; Ctrl-C reaches all of them from the terminal.
+  INT, TERM, HUP and QUIT are passed on to the command; when it has ended, this program dies by the same \
+signal. The command and its child processes are ended together. In the foreground of a terminal a timeout \
+ends only the command itself; Ctrl-C reaches all of them from the terminal.
 
 exit status:
   that of the last attempt, 128 plus the number if a signal killed it; but

@@ -6,7 +6,6 @@ import sys
 from argparse import SUPPRESS, ArgumentTypeError
 from difflib import get_close_matches
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import simulate as models
@@ -21,6 +20,7 @@ from .output import (
     print_text,
     seconds,
     set_program,
+    text_width,
     to_json,
     whole_number,
 )
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from .simulate_views import View
-
-# Text is as wide as the terminal, within these limits.
-_NARROW, _WIDE = 40, 120
 
 _STATUSES = """exit status:
   0    success
@@ -47,8 +44,8 @@ _EPILOG = f"""examples:
   redouble simulate budgets --failure-rate 0.1
   redouble simulate layers --depth 4 --json
 
-"redouble simulate MODEL --help" shows the options of a model. No request is
-sent and nothing sleeps. The same seed gives the same figures.
+"redouble simulate MODEL --help" shows the options of a model. No request is sent and nothing sleeps. The \
+same seed gives the same figures.
 
 {_STATUSES}"""
 
@@ -56,8 +53,9 @@ sent and nothing sleeps. The same seed gives the same figures.
 class Model(NamedTuple):
     """A model of `redouble.simulate` as a subcommand.
 
-    To add an option to a model, add the arguments of ``add_argument`` to ``options``; the name of the option
-    must be that of a parameter of ``run``.
+    To add an option to a model, add its flag to ``options``, with the arguments of ``add_argument``. The name
+    of the option must be that of a parameter of ``run``. An option that is not given is left to the default
+    of ``run``.
     """
 
     run: Callable[..., Any]
@@ -66,40 +64,44 @@ class Model(NamedTuple):
     strategies: Mapping[str, models.Strategy]
     # Compared if --strategy is not given.
     selection: tuple[str, ...]
-    # Arguments of `add_argument` by flag. An option that is not given is left to the model's own default.
     options: Mapping[str, Mapping[str, Any]]
-    # The names of the strategies in words, if there are many.
-    names: str = ""
+    # Stands for a list of all strategies, if that is too long.
+    summary: str = ""
+
+    @property
+    def names(self) -> str:
+        """The names of the strategies, in words."""
+        return self.summary or ", ".join(self.strategies)
 
     def strategy(self, name: str) -> str:
-        """Return the name of a strategy if the model has it; an argparse type."""
+        """Return the name of a strategy if the model has it; an argparse type.
+
+        The error for an unknown one suggests the nearest name, or lists all of them.
+        """
         if name in self.strategies:
             return name
         near = get_close_matches(name, self.strategies, n=1, cutoff=0.4)
-        names = self.names or ", ".join(self.strategies)
-        hint = f"did you mean {near[0]}?" if near else f"there are {names}"
+        hint = f"did you mean {near[0]}?" if near else f"there are {self.names}"
         raise ArgumentTypeError(f"there is no strategy {name!r}: {hint}")
 
 
+def _value(read: Callable[[str], Any], text: str, metavar: str = "N", **how: Any) -> dict[str, Any]:
+    """Return the arguments of ``add_argument`` for an option that has a value."""
+    return {"type": read, "metavar": metavar, "help": text, **how}
+
+
+def _switch(parameter: str, text: str) -> dict[str, Any]:
+    """Return the arguments of ``add_argument`` for an option that switches a parameter off."""
+    return {"action": "store_false", "dest": parameter, "help": text}
+
+
 # The limits stop a typing error from taking all memory or all day.
-_CLIENTS: dict[str, Any] = {"type": whole_number(1, 10**6), "metavar": "N"}
-_SHARE: dict[str, Any] = {"type": decimal(0, 1), "metavar": "N"}
-_SPAN: dict[str, Any] = {"type": seconds(1), "metavar": "S"}
-_SHORT_SPAN: dict[str, Any] = {"type": seconds(0.01), "metavar": "S"}
-_SWITCH: dict[str, Any] = {"action": "store_false"}
+_CLIENTS, _SHARE = whole_number(1, 10**6), decimal(0, 1)
+_SPAN, _SHORT_SPAN = seconds(1), seconds(0.01)
 
 _OF_ALL: dict[str, dict[str, Any]] = {
-    "--seed": {
-        "type": whole_number(0),
-        "default": 1,
-        "metavar": "N",
-        "help": "seed of the random numbers (1)",
-    },
-    "--svg": {
-        "default": None,
-        "metavar": "FILE",
-        "help": "write a chart; -: to stdout, and nothing else",
-    },
+    "--seed": _value(whole_number(0), "seed of the random numbers (1)", default=1),
+    "--svg": _value(str, "write a chart; -: to stdout, and nothing else", "FILE", default=None),
     "--json": {"action": "store_true", "default": False, "help": "as a JSON object on one line"},
 }
 
@@ -111,13 +113,8 @@ MODELS = {
         models.CONTENTION_STRATEGIES,
         tuple(models.CONTENTION_STRATEGIES),
         {
-            "--clients": {**_CLIENTS, "help": "clients that begin at once (100)"},
-            "--runs": {
-                "type": whole_number(1, 10**5),
-                "default": 10,
-                "metavar": "N",
-                "help": "runs; the figures are the mean (10)",
-            },
+            "--clients": _value(_CLIENTS, "clients that begin at once (100)"),
+            "--runs": _value(whole_number(1, 10**5), "runs; the figures are the mean (10)", default=10),
         },
     ),
     "budgets": Model(
@@ -127,20 +124,11 @@ MODELS = {
         models.BUDGET_STRATEGIES,
         ("no_retries", "three_retries", "token_budget", "ratio_budget"),
         {
-            "--clients": {**_CLIENTS, "help": "number of clients (100)"},
-            "--failure-rate": {**_SHARE, "help": "share of requests that fail (0.5)"},
-            "--rate": {
-                "type": decimal(0.01, 1000),
-                "metavar": "N",
-                "help": "calls a second of each client (10)",
-            },
-            "--seconds": {
-                "type": seconds(0.1),
-                "metavar": "S",
-                "help": "how long clients start calls (20s)",
-            },
+            "--clients": _value(_CLIENTS, "number of clients (100)"),
+            "--failure-rate": _value(_SHARE, "share of requests that fail (0.5)"),
+            "--rate": _value(decimal(0.01, 1000), "calls a second of each client (10)"),
+            "--seconds": _value(seconds(0.1), "how long clients start calls (20s)", "S"),
         },
-        ", ".join(models.BUDGET_STRATEGIES),
     ),
     "outage": Model(
         models.outage,
@@ -149,44 +137,28 @@ MODELS = {
         models.OUTAGE_STRATEGIES,
         ("no_jitter", "full_jitter", "full_jitter+budget", "full_jitter+budget+breaker"),
         {
-            "--clients": {**_CLIENTS, "help": "number of clients (1000)"},
-            "--processes": {
-                **_CLIENTS,
-                "help": "processes of the clients, each with its own guards (1 per 100 clients)",
-            },
-            "--think": {
-                **_SHORT_SPAN,
-                "help": "mean time from the end of a call to the next (10s)",
-            },
-            "--capacity": {
-                "type": decimal(0.01, 10**9),
-                "metavar": "N",
-                "help": "requests a second that the service can handle (1.2 x demand)",
-            },
-            "--queue": {
-                "type": whole_number(1, 10**9),
-                "metavar": "N",
-                "help": "requests that may wait (10 s of work)",
-            },
-            "--timeout": {**_SHORT_SPAN, "help": "how long a client waits for a response (1s)"},
-            "--before": {**_SPAN, "help": "time before the outage (20s)"},
-            "--away": {**_SPAN, "help": "duration of the outage (30s)"},
-            "--after": {**_SPAN, "help": "time after the outage (60s)"},
-            "--bin-seconds": {
-                "type": seconds(0.01, 1),
-                "metavar": "S",
-                "help": "width of the bins that requests are counted in (100ms)",
-            },
-            "--no-hangs": {
-                **_SWITCH,
-                "dest": "hangs",
-                "help": "during the outage refuse connections at once instead of not answering",
-            },
-            "--no-together": {
-                **_SWITCH,
-                "dest": "together",
-                "help": "clients notice the outage at their next call, not all when it begins",
-            },
+            "--clients": _value(_CLIENTS, "number of clients (1000)"),
+            "--processes": _value(
+                _CLIENTS, "processes of the clients, each with its own guards (1 per 100 clients)"
+            ),
+            "--think": _value(_SHORT_SPAN, "mean time from the end of a call to the next (10s)", "S"),
+            "--capacity": _value(
+                decimal(0.01, 10**9), "requests a second that the service can handle (1.2 x demand)"
+            ),
+            "--queue": _value(whole_number(1, 10**9), "requests that may wait (10 s of work)"),
+            "--timeout": _value(_SHORT_SPAN, "how long a client waits for a response (1s)", "S"),
+            "--before": _value(_SPAN, "time before the outage (20s)", "S"),
+            "--away": _value(_SPAN, "duration of the outage (30s)", "S"),
+            "--after": _value(_SPAN, "time after the outage (60s)", "S"),
+            "--bin-seconds": _value(
+                seconds(0.01, 1), "width of the bins that requests are counted in (100ms)", "S"
+            ),
+            "--no-hangs": _switch(
+                "hangs", "during the outage refuse connections at once instead of not answering"
+            ),
+            "--no-together": _switch(
+                "together", "clients notice the outage at their next call, not all when it begins"
+            ),
         },
         "no_retries, fixed, no_jitter, full_jitter, equal_jitter, decorrelated_jitter and "
         "proportional_jitter, each also with +budget, +breaker or +budget+breaker",
@@ -199,14 +171,9 @@ MODELS = {
         tuple(models.LAYER_STRATEGIES),
         {
             # Each layer turns one call into four: ten layers are a million calls.
-            "--depth": {"type": whole_number(1, 10), "metavar": "N", "help": "layers that retry (3)"},
-            "--calls": {
-                "type": whole_number(1, 10**6),
-                "default": 100,
-                "metavar": "N",
-                "help": "calls of the user, a second apart (100)",
-            },
-            "--failure-rate": {**_SHARE, "help": "share of requests to the bottom that fail (1.0)"},
+            "--depth": _value(whole_number(1, 10), "layers that retry (3)"),
+            "--calls": _value(whole_number(1, 10**6), "calls of the user, a second apart (100)", default=100),
+            "--failure-rate": _value(_SHARE, "share of requests to the bottom that fail (1.0)"),
         },
     ),
 }
@@ -235,8 +202,7 @@ def simulate(arguments: Sequence[str]) -> None:
     if json:
         print_text(to_json({"model": name, "results": [result.as_dict() for result in results]}))
     elif for_people:
-        width = min(max(get_terminal_size((80, 24)).columns, _NARROW), _WIDE)
-        view.print(results, width, getattr(sys.stdout, "encoding", None))
+        view.print(results, text_width(120), getattr(sys.stdout, "encoding", None))
     else:
         print_text(view.svg(results).rstrip("\n"))
     if path is not None:
@@ -254,18 +220,20 @@ def _parser() -> Parser:
     parser = command_parser("simulate", about, _EPILOG)
     parsers = parser.add_subparsers(dest="model", required=True, metavar="MODEL")
     for name, model in MODELS.items():
-        text = model.about.capitalize()
         made = parsers.add_parser(
-            name, help=model.about, description=text, epilog=_STATUSES, argument_default=SUPPRESS
+            name,
+            help=model.about,
+            description=model.about.capitalize(),
+            epilog=f"strategies:\n  {model.names}\n\ndefault:\n  {', '.join(model.selection)}\n\n{_STATUSES}",
+            argument_default=SUPPRESS,
         )
-        others = f"; there are {model.names}" if model.names else ""
         made.add_argument(
             "--strategy",
             nargs="+",
             action="extend",
             type=model.strategy,
             metavar="NAME",
-            help=f"strategies to compare ({', '.join(model.selection)}){others}",
+            help="strategies to compare (see below)",
         )
         for flag, how in (*model.options.items(), *_OF_ALL.items()):
             made.add_argument(flag, **how)

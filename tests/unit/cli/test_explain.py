@@ -196,6 +196,49 @@ def test_a_class_is_imported_but_none_of_its_code_runs(answer, tmp_path, monkeyp
     sys.modules.pop("shop_errors")
 
 
+@pytest.fixture
+def telltale(tmp_path, monkeypatch):
+    """A module with an error class; ``ran()`` tells whether it was imported."""
+    (tmp_path / "telltale.py").write_text("class Busy(ConnectionResetError): pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield lambda: sys.modules.pop("telltale", None) is not None
+    sys.modules.pop("telltale", None)
+
+
+@pytest.mark.parametrize("stdin", ["telltale.Busy: x\n", CHAINED.format(how=CAUSE, last="telltale.Busy: x")])
+@pytest.mark.parametrize(
+    ("options", "imported"), [([], False), (["--import"], True), (["--no-import"], False), (["-"], False)]
+)
+def test_a_text_on_stdin_does_not_choose_which_code_is_imported(answer, telltale, stdin, options, imported):
+    found = answer(*options, stdin=stdin)
+    assert telltale() is imported
+    remark = (
+        "telltale.Busy was judged by its name: classes in a text are not imported. Use --import for that."
+    )
+    assert found["remarks"] == ([] if options and options != ["-"] else [remark])
+
+
+def test_an_earlier_error_of_a_traceback_is_not_imported_either(answer, telltale):
+    text = CHAINED.format(how=CAUSE, last="TimeoutError").replace("ConnectionRefusedError", "telltale.Busy")
+    answer(stdin=text)
+    assert not telltale()
+
+
+def test_a_class_on_the_command_line_is_imported(answer, telltale):
+    assert answer("telltale.Busy")["retried"]
+    assert telltale()
+    assert not answer("--no-import", "telltale.Busy")["retried"]
+
+
+def test_a_class_on_stdin_that_the_tables_know_needs_no_remark(answer):
+    assert answer(stdin="httpx.ConnectTimeout: slow")["remarks"] == []
+
+
+def test_a_class_of_python_itself_is_imported_from_a_text_too(answer):
+    found = answer(stdin="http.client.RemoteDisconnected: Remote end closed connection without response")
+    assert (found["retried"], found["remarks"]) == (True, [])
+
+
 def test_a_module_that_exits_on_import_is_reported(answer, tmp_path, monkeypatch):
     (tmp_path / "shop_exits.py").write_text("raise SystemExit('no')\n")
     monkeypatch.syspath_prepend(str(tmp_path))

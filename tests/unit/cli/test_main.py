@@ -15,6 +15,7 @@ import redouble
 from redouble import __main__ as module
 from redouble import _cli
 from redouble._cli import COMMANDS, main, output
+from redouble._cli.simulate import MODELS
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = str(Path(redouble.__file__).parent.parent)
@@ -76,15 +77,24 @@ def test_what_is_wrong_is_said_with_the_way_to_the_help(capsys, arguments, compl
     assert shown.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids="-".join)
-def test_every_help_teaches_and_fits_80_columns(capsys, command, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
+EVERY = [
+    [],
+    *([name] for name in COMMANDS),
+    *(["simulate", name] for name in MODELS),
+    *(["dead-letters", name] for name in ("list", "show", "replay", "unpark", "discard", "purge")),
+]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+@pytest.mark.parametrize("command", EVERY, ids="-".join)
+def test_every_help_teaches_and_fits_the_terminal_up_to_80_columns(capsys, command, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
     with pytest.raises(SystemExit) as left:
         main([*command, "--help"])
     shown = capsys.readouterr().out
     assert left.value.code == 0
     assert "exit status:\n" in shown or "examples:\n" in shown
-    assert max(map(len, shown.splitlines())) <= 80
+    assert max(map(len, shown.splitlines())) <= min(columns, 80)
 
 
 def test_the_help_of_all_names_every_command(capsys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from argparse import ArgumentTypeError
+from argparse import ArgumentTypeError, HelpFormatter
 
 import pytest
 
@@ -64,6 +64,12 @@ def test_only_lines_that_are_too_long_are_wrapped():
         "  - word word word word word",
         "    word word word word word",
     ]
+
+
+def test_a_usage_with_colours_is_left_to_argparse(monkeypatch):
+    monkeypatch.setattr(HelpFormatter, "_format_usage", lambda *_: "\x1b[1m" + "x " * 60)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert output.Parser(prog="redouble").format_usage().count("\n") == 1
 
 
 # The status line
