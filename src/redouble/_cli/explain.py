@@ -71,10 +71,10 @@ _CODE_IN_TEXT = re.compile(r"An error occurred \((\w+)\)")
 
 # Modules of Python whose errors are judged better by their classes than by their names. A text on stdin may
 # name them: importing them runs nothing that it could choose.
-_STDLIB = frozenset(
-    "asyncio concurrent ftplib http imaplib multiprocessing poplib queue smtplib socket sqlite3 ssl "
-    "subprocess urllib xmlrpc".split()
-)
+_STDLIB = {
+    "asyncio", "concurrent", "ftplib", "http", "imaplib", "multiprocessing", "poplib", "queue", "smtplib",
+    "socket", "sqlite3", "ssl", "subprocess", "urllib", "xmlrpc",
+}  # fmt: skip
 
 _BEGIN = "Traceback (most recent call last):"
 _CAUSE = "The above exception was the direct cause of the following exception:"

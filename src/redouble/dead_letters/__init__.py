@@ -27,7 +27,7 @@ from ..events import DeadLettered, Discarded, emit, wanted
 from ._compose import compose
 from ._letter import STATES, Added, DeadLetter, Limits, Store, UnreadableLetter
 from ._redis import RedisStore
-from ._replay import Replay, Replayed, areplay, off_loop, replay
+from ._replay import Replay, Replayed, areplay, off_loop, purge_where, replay
 from ._sqlite import PATIENCE, SqliteStore
 
 __all__ = [
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 
         queue: str | None
         id: str | None
+        where: Callable[[DeadLetter], object] | None
         limit: int | None
         lease: Seconds
         park_after: int | None
@@ -290,8 +291,9 @@ class DeadLetters:
         runs. Other replays skip it meanwhile; if this process dies, they may claim it when the lease is over.
         So a handler may see a letter twice, but never two at once.
 
-        ``queue`` names another queue; ``id`` is the only letter to replay, of any queue; ``limit`` is how
-        many letters are passed at most. Letters put with ``replayable=False`` are skipped unless
+        ``queue`` names another queue; ``id`` is the only letter to replay, of any queue. ``where(letter)``
+        selects: letters for which it returns false are not touched or counted. ``limit`` is how many letters
+        are passed at most. Letters put with ``replayable=False`` are skipped unless
         ``include_unreplayable``, and so are those past their ``ttl`` or whose content is damaged.
         ``progress(letter, outcome)`` is called with ``"replayed"``, ``"failed"``, ``"parked"`` or
         ``"skipped"``.
@@ -321,16 +323,26 @@ class DeadLetters:
         self._notify_discarded(queue, 1, "discarded")
         return True
 
-    def purge(self, older_than: Seconds | None = None, queue: str | None = None) -> int:
+    def purge(
+        self,
+        older_than: Seconds | None = None,
+        queue: str | None = None,
+        *,
+        where: Callable[[DeadLetter], object] | None = None,
+    ) -> int:
         """Delete the letters of a queue that are older than that (default: ``ttl``); return how many.
 
-        The age counts from the last put. Letters that are being replayed stay.
+        The age counts from the last put. Letters that are being replayed stay. With ``where``, only letters
+        for which ``where(letter)`` returns true are deleted, one by one.
         """
         age = check.optional(check.seconds)("older_than", self.ttl if older_than is None else older_than)
         if age is None:
             raise ValueError("older_than must be given where there is no ttl")
         now, name = self._now(), self._queue(queue)
-        count = self.store.purge(name, before=now - age, now=now)
+        if where is None:
+            count = self.store.purge(name, before=now - age, now=now)
+        else:
+            count = purge_where(self.queue(name), now - age, check.sync_function("where", where))
         self._notify_discarded(name, count, "purged")
         return count
 

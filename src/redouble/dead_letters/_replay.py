@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 # How many letters are read ahead, and how long the text of an error may be.
 _AHEAD, _ERROR = 50, 1000
 
+# Seconds for which a letter is claimed, usually.
+_LEASE = 60.0
+
 _NEVER_ENDED = "its last replay never ended: the process was killed, or the handler outlived its lease"
 
 _HOST = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "localhost")
@@ -191,8 +194,9 @@ class Replay:
         *,
         queue: str | None = None,
         id: str | None = None,
+        where: Callable[[DeadLetter], object] | None = None,
         limit: int | None = None,
-        lease: Seconds = 60.0,
+        lease: Seconds = _LEASE,
         park_after: int | None = 5,
         include_unreplayable: bool = False,
         progress: Progress | None = None,
@@ -200,6 +204,9 @@ class Replay:
         self.store = letters.store
         self.counts = {"replayed": 0, "failed": 0, "parked": 0, "skipped": 0}
         self._letters, self._queue, self._only = letters, letters._queue(queue), id
+        self._where: Callable[[DeadLetter], object] | None = check.optional(check.sync_function)(
+            "where", where
+        )
         self._limit = None if limit is None else check.whole("limit", limit, at_least=0)
         self._lease = check.some_seconds("lease", lease)
         self._park_after = None if park_after is None else check.whole("park_after", park_after, at_least=1)
@@ -215,6 +222,8 @@ class Replay:
     def next(self) -> DeadLetter | None:
         """Claim the next letter and return it; ``None`` if there is none."""
         while self._limit != 0 and (letter := next(self._waiting, None)) is not None:
+            if self._where is not None and not self._where(letter):
+                continue
             if not self._is_due(letter):
                 self._count(letter, "skipped")
             elif (claimed := self._claim(letter)) is not None:
@@ -251,7 +260,7 @@ class Replay:
 
     def _claim(self, letter: DeadLetter) -> DeadLetter | None:
         """Lease a letter and return it; ``None``, and an outcome is counted, if it is not to be replayed."""
-        owner = f"{self._letters.owner or f'{_HOST}:{os.getpid()}'}/{os.urandom(6).hex()}"
+        owner = _new_owner(self._letters)
         now = self._letters._now()
         claimed = self.store.claim(letter.id, owner=owner, now=now, until=now + self._lease)
         if claimed is None:
@@ -263,6 +272,11 @@ class Replay:
             self._count(claimed, "parked")
             return None
         self._held, self._owner = claimed, owner
+        # Put again since it was read, it may be about another failure.
+        if self._where is not None and claimed.puts != letter.puts and not self._where(claimed):
+            self._held = None
+            self.store.release(claimed.id, owner=owner, count=False)
+            return None
         self._renewal.hold(claimed.id, owner, now + self._lease)
         if claimed.payload_masked and not self._warned:
             self._warned = True
@@ -321,6 +335,32 @@ class Replay:
                 self.done(letter, error)
         except Exception as failure:  # noqa: BLE001 - the error under way is worth more, and the lease ends
             warn_once(self.store, "the lease of a dead letter could not be released", failure)
+
+
+def _new_owner(letters: DeadLetters) -> str:
+    """Return a name for one claim, which no other claim has."""
+    return f"{letters.owner or f'{_HOST}:{os.getpid()}'}/{os.urandom(6).hex()}"
+
+
+def purge_where(letters: DeadLetters, before: float, where: Callable[[DeadLetter], object]) -> int:
+    """Delete the letters of a queue that are older than ``before`` and selected; return how many.
+
+    Each is claimed first, so that none is deleted while it is replayed or after it was put again. A parked
+    letter cannot be claimed, nor be replayed.
+    """
+    store, count = letters.store, 0
+    for letter in letters:
+        # ISO times compare as texts.
+        if letter.state == "leased" or letter.dead_lettered_at >= iso(before) or not where(letter):
+            continue
+        if letter.state == "parked":
+            count += store.discard(letter.id) is not None
+            continue
+        owner, now = _new_owner(letters), letters._now()
+        claimed = store.claim(letter.id, owner=owner, now=now, until=now + _LEASE)
+        if claimed is not None and store.settle(letter, owner=owner):
+            count += claimed.puts == letter.puts
+    return count
 
 
 class Renewal:

@@ -19,7 +19,15 @@ from redouble.dead_letters._redis import RedisStore
 from redouble.dead_letters._sqlite import SqliteStore
 from redouble.testing import FakeClock
 from support.dead_letters import NOW, fail, print_nothing
-from unit.dead_letters import test_dead_letters, test_leases, test_limits, test_put, test_replay, test_sqlite
+from unit.dead_letters import (
+    test_dead_letters,
+    test_leases,
+    test_limits,
+    test_put,
+    test_replay,
+    test_sqlite,
+    test_where,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +36,7 @@ redis = pytest.importorskip("redis", reason="redis-py is not installed: the extr
 redis_asyncio = pytest.importorskip("redis.asyncio")
 
 
-RULES = (test_dead_letters, test_leases, test_limits, test_put, test_replay, test_sqlite)
+RULES = (test_dead_letters, test_leases, test_limits, test_put, test_replay, test_sqlite, test_where)
 
 
 def names_in(code: Any) -> set[str]:
