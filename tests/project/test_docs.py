@@ -85,8 +85,8 @@ def run_script(page: Path, block: Block, namespace: dict[str, Any]) -> str:
     return printed.getvalue()
 
 
-# Pages that simulate whole outages, which takes a second or two.
-OUTAGES = {"docs/explanation/budgets-and-breakers.md", "docs/reference/simulate.md"}
+# Pages that simulate whole outages, which takes seconds.
+OUTAGES = {"docs/reference/simulate.md"}
 
 
 def timed(page: Path) -> Any:

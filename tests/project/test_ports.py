@@ -12,7 +12,7 @@ from ports.edits import Edit, NotFound, Port, Words
 from ports.run import HERE, PROJECTS, Result, junit_name, port_of, wrong
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "explanation" / "ports.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "development" / "ports.md").read_text("utf-8")
 
 SOURCE = '''\
 import time

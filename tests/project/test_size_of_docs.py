@@ -1,4 +1,4 @@
-"""The documentation stays short: its words, and the columns of its code."""
+"""The documentation stays short: its pages, its words, and the columns of its code."""
 
 from __future__ import annotations
 
@@ -57,6 +57,10 @@ def too_wide(page: Path) -> list[str]:
 
 def test_there_are_at_most_sixty_thousand_words() -> None:
     assert sum(words(page.read_text("utf-8")) for page in COUNTED) <= 60_000
+
+
+def test_there_are_at_most_sixty_pages() -> None:
+    assert len(COUNTED) <= 60
 
 
 def test_words_of_code_blocks_and_marks_of_tables_are_not_counted() -> None:
