@@ -113,7 +113,7 @@ class Bulkhead(Gate):
     ...     reports.acquire()
     False
     >>> reports.acquire(), reports
-    (True, <reports: 1 of 1 under way, 0 waiting>)
+    (True, <reports: 1 of 1 in flight, 0 waiting>)
     """
 
     def __init__(self, limit: int, queue: int = 0, *, name: str | None = None) -> None:
@@ -154,8 +154,8 @@ class Bulkhead(Gate):
     def refusal(self) -> BulkheadFull:
         """Return the error for a call that found no slot."""
         return BulkheadFull(
-            f"{self.name} is full: at most {self.limit} may be under way at once and {self.queue} may wait "
-            f"(limit={self.limit}, queue={self.queue}); call again later, or allow more",
+            f"{self.name} is full: at most {self.limit} calls may be in flight and {self.queue} may wait "
+            f"(limit={self.limit}, queue={self.queue}); call again later, or raise the limits",
             name=self.name,
             limit=self.limit,
         )
@@ -300,7 +300,7 @@ class Bulkhead(Gate):
         elif self._inherited:
             self._inherited -= 1
         else:
-            raise RuntimeError(f"{self.name} was released more often than acquired: nobody is under way")
+            raise RuntimeError(f"{self.name} was released more often than acquired: no call is in flight")
         return None
 
     def _count_waiters(self) -> int:
@@ -366,4 +366,4 @@ class Bulkhead(Gate):
 
     def __repr__(self) -> str:
         under_way, waiting = self.snapshot()
-        return f"<{self.name}: {under_way} of {self.limit} under way, {waiting} waiting>"
+        return f"<{self.name}: {under_way} of {self.limit} in flight, {waiting} waiting>"

@@ -297,7 +297,7 @@ print(bulkhead)
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="needs the C API")
 @pytest.mark.parametrize("how", ["block", "decorator"])
 def test_exceptions_from_other_threads_lose_no_slot_of_a_block_or_of_a_decorated_function(how):
-    assert " ".join(run(KILLED_USERS, how)) == "<Bulkhead: 0 of 1000 under way, 0 waiting>"
+    assert " ".join(run(KILLED_USERS, how)) == "<Bulkhead: 0 of 1000 in flight, 0 waiting>"
 
 
 def interrupted_on_the_way_out():

@@ -55,7 +55,7 @@ def test_a_bulkhead_is_at_rest_while_nobody_is_under_way():
 
 
 def test_a_bulkhead_says_what_it_holds():
-    assert repr(taken(2)) == "<reports: 2 of 2 under way, 0 waiting>"
+    assert repr(taken(2)) == "<reports: 2 of 2 in flight, 0 waiting>"
 
 
 def test_releasing_more_often_than_acquired_is_an_error_that_harms_nothing():
@@ -105,8 +105,8 @@ def test_the_error_says_which_bulkhead_is_full_and_what_to_do():
     with pytest.raises(BulkheadFull) as caught:
         bulkhead.__enter__()
     assert str(caught.value) == (
-        "reports is full: at most 3 may be under way at once and 0 may wait (limit=3, queue=0); "
-        "call again later, or allow more"
+        "reports is full: at most 3 calls may be in flight and 0 may wait (limit=3, queue=0); "
+        "call again later, or raise the limits"
     )
     assert (caught.value.name, caught.value.limit) == ("reports", 3)
     assert str(bulkhead.refusal()) == str(caught.value)
