@@ -18,7 +18,7 @@ functions of this module are passed it, and the answers of others are raised to 
 from __future__ import annotations
 
 from _thread import TIMEOUT_MAX
-from functools import partial
+from functools import cache, partial
 
 from ._base.callables import name_of, sync_result
 from ._base.checks import INF, attempts_or_inf, floor_below_cap, number, whole
@@ -401,7 +401,8 @@ def next_delay(
     """
     if backoff is full_jitter and rng is None and not (floor or fakes) and attempt < 64:
         # The default, without the checks that base and cap have passed already.
-        return _draw(None, 0.0, min(cap, LONGEST, base * 2.0**attempt))
+        drawn: float = _random().uniform(0.0, min(cap, LONGEST, base * 2.0**attempt))
+        return drawn
     if rng is None and fakes:
         rng = seeded_rng()
     try:
@@ -439,9 +440,13 @@ def _between(rng: Random | None, low: float, high: float, floor: float, ceiling:
 
 
 def _draw(rng: Random | None, low: float, high: float) -> float:
-    if rng is not None:
-        return rng.uniform(low, high)
-    # Not at the top: a process that never has to wait never pays for this import.
+    drawn: float = (_random() if rng is None else rng).uniform(low, high)
+    return drawn
+
+
+@cache
+def _random() -> Any:
+    """Return the module `random`. A process that never has to wait never pays for the import."""
     import random
 
-    return random.uniform(low, high)
+    return random

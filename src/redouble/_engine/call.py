@@ -45,12 +45,13 @@ from ..events import (
     Succeeded,
     correlated,
     emit,
+    logger_for,
     subscribed,
+    subscribers,
     tell,
-    wanted,
     without,
 )
-from .decide import Progress, RejectedResult, Stop, Wait, decide, first_limit, refused_by
+from .decide import Progress, RejectedResult, Stop, Wait, first_limit, refused_by
 from .guarding import GuardPass
 from .note import given_up_note, record, write_note, written
 
@@ -299,26 +300,22 @@ class Call:
         if self.owed is not None:
             self.owed = None
         number = self.attempt = self.attempt + 1
-        mark = self.mark
+        mark, log = self.mark, self.log
         attempt = [
-            self.policy, self.clock, self.started, self._own_end, number, number, self.key, self.failure,
-            self.outer, True if mark is None else mark,
+            self.policy, self.clock, self.started, self._own_end, number, number, self.key,
+            log[-1][1:3] if log else None, self.outer, True if mark is None else mark,
         ]  # fmt: skip
         if mark is None:
             self.mark = attempt
         self.begun = written.latest
         return attempt
 
-    def decide(self, failure: Exception | RejectedResult) -> Wait | Stop:
-        """Return what follows this failure. Nothing is recorded yet."""
-        return decide(self.policy, self, failure, self.read_clock())
-
     def settle(self, outcome: Wait | Stop, failure: Any) -> bool:
         """Record what was decided, and announce it. Return whether there will be another attempt."""
         policy = self.policy
         self.verdict = outcome.verdict
-        heard = policy.listeners or wanted((), policy.logger)
-        if isinstance(outcome, Stop):
+        heard = policy.listeners or subscribers or logger_for(policy.logger) is not None
+        if type(outcome) is Stop:
             self.log = record(self.log, self.attempt, failure, None, self.begun)
             if heard:
                 expired = outcome.reason is Reason.deadline
@@ -562,7 +559,7 @@ class Call:
         ``error`` is the failure that it is about, and ``failure`` its texts, if it is not in the log.
         """
         policy = self.policy
-        if not (policy.listeners or wanted((), policy.logger)):
+        if not (policy.listeners or subscribers or logger_for(policy.logger) is not None):
             return
         error_type, message = failure or self.failure or (None, None)
         verdict = self.verdict

@@ -26,8 +26,8 @@ from ..classify import (
     class_info,
     find_requests,
     leaves,
+    plain_verdict,
     retry_after,
-    shows_no_request,
     verdict,
 )
 from ..context import capped_at, caps, disabled_here, in_time, switched_off_everywhere, switches_off
@@ -150,70 +150,68 @@ class Stop:
         self.verdict = verdict
 
 
-def decide(policy: Policy, progress: State, failure: Any, now: float) -> Wait | Stop:
-    """Return what follows a failure. Never raises: an error of a predicate ends the call."""
+def decide(policy: Policy, progress: State, failure: Any, now: float) -> Wait | Stop:  # noqa: C901 - one frame
+    """Return what follows a failure. Never raises: an error of a predicate ends the call.
+
+    This runs after every failure. So the cheap questions come first, and the usual answers call no function:
+    seldom has an inner call given up during the attempt, and most failures show no request.
+    """
     try:
-        return _decide(policy, progress, failure, now)
+        if type(failure) is CutOff:
+            return Stop(Reason.deadline, f"{progress.limit} came during the attempt", None)
+        if (policy.enabled is not True or switches_off or switched_off_everywhere) and not _enabled(policy):
+            return Stop(Reason.disabled, "retries are switched off", None)
+        exact = key = rule = plain = None
+        if policy.on is not None or policy.rules or type(failure) is RejectedResult:
+            found, exact, key, rule = _judge(policy, failure)
+        else:
+            found = plain = plain_verdict(failure)
+            if found is None:
+                found = verdict(failure)
+        if not found.retryable:
+            return Stop(Reason.not_retryable, f"not retryable ({found.reason or found.cause})", found)
+        if progress.begun < written.latest and (inner := _stopped(policy, progress, failure, rule)):
+            return Stop(Reason.already_retried, inner, found)
+        if (plain is None or not policy.idempotent or progress.client is not None) and (
+            unsafe := _unsafe_to_repeat(policy, progress, failure, found, rule)
+        ):
+            return Stop(Reason.not_idempotent, unsafe, found)
+        if policy.attempts is not None and progress.attempt >= policy.attempts:
+            return Stop(Reason.attempts, "no attempts left", found)
+        if (caps or rule is not None) and (used_up := _used_up(progress, rule, key)):
+            return Stop(Reason.attempts, used_up, found)
+        hint = found.retry_after if exact is None else None
+        if hint is not None and hint > policy.max_retry_after:
+            limit = f"max_retry_after of {policy.max_retry_after:g} s"
+            asked = f"the server asked for a wait of {hint:.1f} s, above the {limit}"
+            return Stop(Reason.retry_after, asked, found)
+        wait = Wait()
+        wait.verdict = found
+        if rule is None and exact is None and hint is None:
+            wait.delay = own = next_delay(
+                policy.backoff,
+                progress.attempt - 1,
+                policy.base,
+                policy.cap,
+                progress.previous,
+                policy.rng,
+                policy.floor,
+            )
+            wait.previous = own if own > policy.base else policy.base
+        else:
+            wait.rule, wait.rule_key = rule, key
+            wait.delay, wait.previous = _delay(policy, rule, key, progress, hint, exact, now)
+        if progress.ends is not None or progress.give_up_at is not None:
+            end, reason, limit = first_limit(policy, progress)
+            if now + wait.delay >= end:
+                return Stop(reason, _too_late(limit, wait.delay, hint, now >= end), found)
+        if progress.outer_retrying and policy.nested == "defer":
+            return Stop(Reason.nested, "left to the enclosing call, which is already retrying", found)
+        if progress.guards is None:
+            return wait
+        return _past_guards(progress.guards, wait, None if progress.ends is None else progress.ends - now)
     except Exception as error:  # noqa: BLE001 - a predicate is the user's code; the call's error is raised
         return Stop(Reason.callback, f"deciding failed with {brief(error)}", None)
-
-
-def _decide(policy: Policy, progress: State, failure: Any, now: float) -> Wait | Stop:  # noqa: C901
-    if type(failure) is CutOff:
-        return Stop(Reason.deadline, f"{progress.limit} came during the attempt", None)
-    if (policy.enabled is not True or switches_off or switched_off_everywhere) and not _enabled(policy):
-        return Stop(Reason.disabled, "retries are switched off", None)
-    exact = key = rule = None
-    if policy.on is None and not policy.rules and type(failure) is not RejectedResult:
-        found = verdict(failure)
-    else:
-        found, exact, key, rule = _judge(policy, failure)
-    if not found.retryable:
-        return Stop(Reason.not_retryable, f"not retryable ({found.reason or found.cause})", found)
-    # Here and below, the cheap question first: seldom has any call given up during the attempt, and most
-    # failures show no request.
-    if progress.begun < written.latest and (inner := _stopped(policy, progress, failure, rule)):
-        return Stop(Reason.already_retried, inner, found)
-    if progress.client is None:
-        evidence = failure.result if type(failure) is RejectedResult else failure
-        harmless = policy.idempotent is True or (policy.idempotent and shows_no_request(evidence))
-    elif why := progress.client.unrepeatable(*progress.args):
-        return Stop(Reason.not_idempotent, why, found)
-    else:
-        harmless = policy.idempotent is True or (
-            policy.idempotent and progress.client.may_repeat(*progress.args)
-        )
-    if not harmless and (unsafe := _unsafe_to_repeat(policy, progress, failure, found, rule)):
-        return Stop(Reason.not_idempotent, unsafe, found)
-    if policy.attempts is not None and progress.attempt >= policy.attempts:
-        return Stop(Reason.attempts, "no attempts left", found)
-    if (caps or rule is not None) and (used_up := _used_up(progress, rule, key)):
-        return Stop(Reason.attempts, used_up, found)
-    hint = found.retry_after if exact is None else None
-    if hint is not None and hint > policy.max_retry_after:
-        limit = f"max_retry_after of {policy.max_retry_after:g} s"
-        asked = f"the server asked for a wait of {hint:.1f} s, above the {limit}"
-        return Stop(Reason.retry_after, asked, found)
-    wait = Wait()
-    wait.verdict = found
-    if rule is not None or exact is not None or hint is not None:
-        wait.rule, wait.rule_key = rule, key
-        wait.delay, wait.previous = _delay(policy, rule, key, progress, hint, exact, now)
-    else:
-        base, attempt = policy.base, progress.attempt - 1
-        own = next_delay(
-            policy.backoff, attempt, base, policy.cap, progress.previous, policy.rng, policy.floor
-        )
-        wait.delay, wait.previous = own, max(base, own)
-    if progress.ends is not None or progress.give_up_at is not None:
-        end, reason, limit = first_limit(policy, progress)
-        if now + wait.delay >= end:
-            return Stop(reason, _too_late(limit, wait.delay, hint, now >= end), found)
-    if progress.outer_retrying and policy.nested == "defer":
-        return Stop(Reason.nested, "left to the enclosing call, which is already retrying", found)
-    if progress.guards is None:
-        return wait
-    return _past_guards(progress.guards, wait, None if progress.ends is None else progress.ends - now)
 
 
 def first_limit(policy: Policy, progress: State) -> tuple[float, Reason, str]:
@@ -404,18 +402,25 @@ _MIGHT_ACT_TWICE = "might act twice; if it may be repeated, say"
 def _unsafe_to_repeat(
     policy: Policy, progress: State, failure: Failure, found: Verdict, rule: Rule | None
 ) -> str | None:
-    """Return why another attempt might act twice; ``None`` if it may be made."""
+    """Return why another attempt cannot be made, or might act twice; ``None`` if it may be made."""
+    client, args = progress.client, progress.args
+    if client is not None and (why := client.unrepeatable(*args)):
+        return why
+    if policy.idempotent is True:
+        return None
     # A rule for a 4xx implies that the request was rejected: the server has answered.
     if rule is not None and 400 <= (found.status or 0) < 500 and found.status not in _UNANSWERED:
         return None
     if policy.idempotent is False and not found.unprocessed:
         return "the call may have had an effect, and the policy says idempotent=False"
-    if progress.client is not None:
-        if found.unprocessed:
+    if client is not None:
+        if found.unprocessed or client.may_repeat(*args):
             return None
-        method = progress.client.method_of(*progress.args)
-        return f"repeating this {method} {_MIGHT_ACT_TWICE} {progress.client.remedy}"
-    sent = find_requests(_evidence(failure), found.unprocessed, progress.outside).unrepeatable
+        return f"repeating this {client.method_of(*args)} {_MIGHT_ACT_TWICE} {client.remedy}"
+    evidence = _evidence(failure)
+    if plain_verdict(evidence) is not None:
+        return None
+    sent = find_requests(evidence, found.unprocessed, progress.outside).unrepeatable
     if sent is None:
         return None
     how = "idempotent=True" if sent.name else "idempotent=True or send an Idempotency-Key"

@@ -30,7 +30,7 @@ from ..context import NUMBER, RUNNING, in_time, leave
 from ..errors import CircuitOpen
 from ..events import GaveUp, Reason
 from ..policy import RetriedCall
-from .decide import RejectedResult, Wait, afford, ask, broke
+from .decide import RejectedResult, Wait, afford, ask, broke, decide
 from .note import written
 
 TYPE_CHECKING = False
@@ -104,7 +104,7 @@ def flow(call: Call, failure: Any = None, attempt: AttemptContext | None = None)
             if call.in_task and (cancel_requests() or call.cancels) and call.is_cancelled(failure):
                 break
             if call.guards is None:
-                going = call.settle(call.decide(failure), failure)
+                going = call.settle(decide(call.policy, call, failure, call.read_clock()), failure)
             else:
                 going = yield from _settle_guarded(call, failure)
             if not going:
@@ -125,7 +125,9 @@ def flow(call: Call, failure: Any = None, attempt: AttemptContext | None = None)
             # Names are used again: few locals, as above.
             attempt = wait_step(call, call.delay)
             result = yield attempt
-            if result is not None and not (yield from _slept(call, attempt, result)):
+            # By a driver, or by a ``sleep`` that returned nothing: without the cost of another generator.
+            slept = result is None or (result[0] is None and result[1] is None)
+            if not slept and not (yield from _slept(call, attempt, result)):
                 break
             if call.guards is None and not limited and call.recover is None and not call.in_task:
                 # The usual case, without the cost of another generator.
@@ -210,7 +212,7 @@ def _settle_guarded(call: Call, failure: Any) -> Flow:
     reports = guards.report_failure(failure, call.attempt, call.time_left)
     if reports:
         yield from _report(call, reports)
-    decision = call.decide(failure)
+    decision = decide(call.policy, call, failure, call.read_clock())
     if guards.budget is not None and guards.budget.is_async and type(decision) is Wait:
         error, cost = yield in_time, call.time_left(), ask, guards, decision
         decision = broke(error, decision) if error is not None else afford(guards, decision, cost)

@@ -377,19 +377,21 @@ def may_repeat_aws(model: Any, params: object) -> bool:
 _MOST_SILENT = 1_000
 
 
-def shows_no_request(failure: Any) -> bool:
-    """Return whether a failure certainly shows no request: a builtin error that went through no client."""
-    if type(failure) not in _BUILTIN_ERRORS:
-        return False
-    if failure.__dict__ or failure.__cause__ is not None or failure.__context__ is not None:
-        return False
+def plain_verdict(failure: Any) -> Verdict | None:
+    """Return the verdict on a builtin error that came through no client, and so shows no request.
+
+    Returns None for all other failures: judge those with `verdict`, and search them with `find_requests`.
+    """
+    key = _builtin_key(failure)
+    if key is None or failure.__context__ is not None:
+        return None
     trace, known = failure.__traceback__, _silent.get
     while trace is not None:
         code = trace.tb_frame.f_code
         if known(id(code)) is not code and not _shows_nothing(code):
-            return False
+            return None
         trace = trace.tb_next
-    return True
+    return _judged.get(key) or verdict(failure)
 
 
 # Functions that show no request, by id: hashing code takes longer. Held, so that no other gets the id.

@@ -363,7 +363,7 @@ def wanting_successes(listeners: tuple[Listener, ...]) -> tuple[Listener, ...]:
 
 # The listeners of all policies. The keys are unique objects: one listener may be subscribed twice, and
 # threads that add and remove listeners need no lock.
-_subscribers: dict[object, Listener] = {}
+subscribers: dict[object, Listener] = {}
 
 
 def subscribe(listener: Listener) -> Callable[[], None]:
@@ -377,7 +377,7 @@ def subscribe(listener: Listener) -> Callable[[], None]:
     >>> unsubscribe()
     """
     key = object()
-    _subscribers[key] = sync_function("listener", listener)
+    subscribers[key] = sync_function("listener", listener)
     if wanting_successes((listener,)):
         warn_once(
             listener,
@@ -386,14 +386,14 @@ def subscribe(listener: Listener) -> Callable[[], None]:
         )
 
     def unsubscribe() -> None:
-        _subscribers.pop(key, None)
+        subscribers.pop(key, None)
 
     return unsubscribe
 
 
 def subscribed() -> tuple[Listener, ...]:
     """Return the listeners of all policies."""
-    return tuple(_subscribers.values())
+    return tuple(subscribers.values())
 
 
 # The hook of the whole process that adds a correlation to events and dead letters: at most one.
@@ -435,7 +435,7 @@ def wanted(listeners: tuple[Listener, ...], logger: Any = None) -> bool:
 
     ``logger`` is that of the policy: see `emit`.
     """
-    return bool(listeners or _subscribers) or (logger is not False and logger_for(logger) is not None)
+    return bool(listeners or subscribers) or logger_for(logger) is not None
 
 
 def emit(
@@ -451,9 +451,9 @@ def emit(
     Their errors are logged once and swallowed. ``logger`` is a logger, the name of one, or ``None`` for
     ``redouble``. ``during`` is what the event carries meanwhile: the exception, the call, and why it gave up.
     """
-    if _subscribers:
+    if subscribers:
         listeners = (*listeners, *without(subscribed(), listeners))
-    found = logger_for(logger) if logged and logger is not False else None
+    found = logger_for(logger) if logged else None
     if listeners or found is not None:
         tell(event, listeners, during, found)
 
@@ -530,11 +530,13 @@ _loggers: dict[str, Any] = {}
 def logger_for(chosen: Any = None, level: int = _ERROR) -> Any:
     """Return a logger, or ``None`` if it has no handler or is switched off: then no event need be made.
 
-    ``chosen`` is a logger, the name of one, or ``None`` for ``redouble``. ``logging`` is never imported here:
-    a process without it logs nothing.
+    ``chosen`` is a logger, the name of one, ``None`` for ``redouble``, or ``False`` for none. ``logging`` is
+    never imported here: a process without it logs nothing.
     """
     if chosen is None:  # as it is after most failures
         chosen = "redouble"
+    elif chosen is False:
+        return None
     elif not isinstance(chosen, str):
         try:
             return chosen if chosen.hasHandlers() and chosen.isEnabledFor(level) else None

@@ -21,7 +21,7 @@ def nothing_left_on():
         {},
         None,
     )
-    assert events._subscribers == {}
+    assert events.subscribers == {}
 
 
 @pytest.fixture(autouse=True)

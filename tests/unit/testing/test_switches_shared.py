@@ -46,7 +46,7 @@ def what_is_on():
         _time.fake_in_force() is not None,
         context.disabled_here(),
         context.capped_at(),
-        len(events._subscribers),
+        len(events.subscribers),
     )
 
 
