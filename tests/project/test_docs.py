@@ -225,7 +225,7 @@ PLAIN_AND_HINTED = {"yes": (True, True), "no": (False, False), "with a hint": (F
 
 
 def test_the_table_of_statuses_says_what_classify_says() -> None:
-    text = (DOCS / "reference" / "classify.md").read_text("utf-8")
+    text = (DOCS / "reference" / "what-is-retried.md").read_text("utf-8")
     word = "(yes|no|with a hint)"
     rows = re.findall(rf"^\| ([\d, ]+) \| {word} \| {word} \| `(\w+)`", text, re.MULTILINE)
     told = {int(status): row[1:] for row in rows for status in row[0].split(",")}

@@ -1,4 +1,4 @@
-"""Writes docs/reference/what-is-retried.md from the tables: `python tests/tools/generate_what_is_retried.py`.
+"""Write docs/reference/what-is-retried.md from the tables: `python tests/tools/generate_what_is_retried.py`.
 
 The page is generated so that it cannot drift from the code; a test fails when it is stale.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from redouble.classify import _retry_after as _hints
 from redouble.classify import _table_classes as _classes
 from redouble.classify import _table_codes as _codebook
 from redouble.classify import _table_statuses as _catalogue
@@ -19,13 +18,45 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "what-is-ret
 INTRODUCTION = """\
 # What is retried: the tables
 
-Look up here what redouble makes of a status, a number, a code or a class. The page is generated from the tables
-in the source, so it is what the code does; [classify](classify.md) explains how they are used.
+Look up a status, an error number, a code or a class, and read whether redouble retries it. The tables are generated from
+the source; [classify](classify.md) explains how redouble uses them.
 
-"Unprocessed" means that the failure itself shows that the call had no effect, so even a call that is not
-idempotent is repeated. A "wrapper" is judged by what it wraps, and as shown here where nothing is found inside.
-What is in no table is judged [by shape](#by-shape); what has no shape that tells is not retried.
+| column | meaning |
+| --- | --- |
+| retried | redouble retries the failure; "with a hint" means only if the server also says when to come back |
+| unprocessed | the failure shows that the request was not executed, so even a POST is repeated |
+| cause | the [`Cause`](classify.md#the-verdict), also a key of [rules](policy.md#rules-some-failures-are-different) |
+| wrapper | the error inside decides; the row applies if there is none |
+
+An error that is in no table is judged [by shape](#by-shape). Without evidence it is not retried.
 """
+
+REFUSED = "The request itself is the reason."
+# Why a status is retried or not; statuses with the same reason share a row.
+REASONS = {
+    408: "The client may repeat it (RFC 9110 15.5.9), but gateways also use it for other timeouts.",
+    421: "Sent to the wrong server; may be repeated whatever the method (RFC 9110 15.5.20).",
+    425: "Refused because it came early (RFC 8470).",
+    429: "Rejected before processing (RFC 6585).",
+    500: "The server failed; how far it got is unknown.",
+    **dict.fromkeys((502, 504), "The server behind the gateway may have acted."),
+    503: "A server that says when to come back has not processed the request; a bare 503 does not show that.",
+    **dict.fromkeys((520, 527, 530), "A CDN could not read the origin's response, or not reach the origin."),
+    **dict.fromkeys((521, 523, 525), "A CDN got no connection to the origin."),
+    **dict.fromkeys((522, 524), "The origin did not answer a CDN in time."),
+    529: "Overloaded.",
+    **dict.fromkeys((598, 599), "A proxy's timeout."),
+    403: "Some APIs send it for a rate limit. The hint must be a delay, or a *remaining* header of 0.",
+    409: "The state of the resource is the reason, which seldom changes by itself.",
+    413: "Too large; temporary only if the server says so (RFC 9110 15.5.14).",
+    423: "Locked.",
+    **dict.fromkeys((401, 407), "A rule with `recover` can refresh a token."),
+    **dict.fromkeys((400, 402, 404, 405, 406, 410, 411, 412, 414, 415, 416, 417), REFUSED),
+    **dict.fromkeys((418, 422, 424, 426, 428, 431, 451, 499), REFUSED),
+    **dict.fromkeys(
+        (501, 505, 506, 507, 508, 509, 510, 511, 526), "The server cannot do this, now or later."
+    ),
+}
 
 
 def yes(value: bool) -> str:
@@ -53,28 +84,24 @@ def codes(title: str, what: str, known: dict, note: str = "") -> str:
 
 
 def statuses() -> str:
-    rows = []
-    for status in range(400, 600):
+    """One row for statuses that mean the same for the same reason, those that are retried first."""
+    grouped: dict[tuple[str, ...], list[str]] = {}
+    for status in sorted({*REASONS, *_catalogue.STATUS_CAUSES}):
         bare, hinted = (
             verdict((status, headers, b""))
             for headers in ({}, {"Retry-After": "5", "x-ratelimit-remaining": "0"})
         )
-        if status in _catalogue.STATUS_CAUSES or hinted.retryable != (status >= 500):
-            retried = "yes" if bare.retryable else "with a hint" if hinted.retryable else "no"
-            safe = "yes" if bare.unprocessed else "with a hint" if hinted.unprocessed else "no"
-            rows.append(
-                [str(status), retried, safe, f"`{(hinted if retried == 'with a hint' else bare).cause}`"]
-            )
-    known = [row for row in rows if row[1:] != ["no", "no", "`permanent`"]]
-    rest = ", ".join(row[0] for row in rows if row not in known)
-    note = (
-        "A 4xx without a line is not retried, a 5xx without a line is treated as 500. Not retried either: "
-        f"{rest}."
-        if rest
-        else ""
+        retried = "yes" if bare.retryable else "with a hint" if hinted.retryable else "no"
+        safe = "yes" if bare.unprocessed else "with a hint" if hinted.unprocessed else "no"
+        cause = (hinted if retried == "with a hint" else bare).cause
+        grouped.setdefault((retried, safe, f"`{cause}`", REASONS[status]), []).append(str(status))
+    order = ["yes", "with a hint", "no"]
+    rows = sorted(
+        ([", ".join(found), *key] for key, found in grouped.items()), key=lambda row: order.index(row[1])
     )
+    note = "Other statuses count as the first of their class (RFC 9110 15): 4xx as 400, 5xx as 500. [Headers and codes](classify.md#http-statuses) can overrule the table."
     return "\n\n".join(
-        ["## HTTP statuses", table(["status", "retried", "unprocessed", "cause"], known), note]
+        ["## HTTP statuses", table(["status", "retried", "unprocessed", "cause", "reason"], rows), note]
     )
 
 
@@ -84,29 +111,17 @@ def errno_lines() -> str:
         "The operating system",
         "errno",
         named,
-        "By name, where the platform has it. Other numbers are not retried.",
+        "Windows numbers of the same failures count alike. Other numbers are not retried.",
     )
 
 
 def dns_lines() -> str:
     named = {name: row for row, names in _catalogue.DNS_NAMES.items() for name in names.split()}
     note = (
-        "Any other number is not retried, and unprocessed. Unprocessed matters even where the table says no: "
-        "a rule for `connection` may retry it, and nothing was sent."
+        "Other numbers are not retried, and unprocessed: if a rule for `connection` retries them, even a POST is "
+        "repeated, because nothing was sent."
     )
     return codes("Name resolution", "number", named, note)
-
-
-def headers() -> str:
-    rows = [
-        [str(order), ", ".join(f"`{name}`" for name in names), "403, 429, 503" if reset else "any"]
-        for order, (_, reset, names) in enumerate(_hints._ROWS, start=1)
-    ]
-    verdicts = ", ".join(f"`{name}`" for name in _hints._SHOULD_RETRY)
-    note = (
-        f"The first that gives a delay counts. {verdicts}: `true` or `false` overrules the table of statuses."
-    )
-    return "\n\n".join(["## Headers", note, table(["order", "header", "on status"], rows)])
 
 
 def libraries() -> str:
@@ -118,7 +133,7 @@ def libraries() -> str:
     aliases = ", ".join(f"`{fork}` as `{package}`" for fork, package in sorted(_classes.ALIASES.items()))
     columns = ["package", "classes", "retried", "unprocessed", "cause", "wrapper"]
     note = (
-        "Classes that neither a number nor a shape tells apart, and all that derive from them. "
+        "Classes that numbers and shapes do not tell apart, and their subclasses. "
         f"Forks and successors count as the original: {aliases}."
     )
     return "\n\n".join(["## Classes by library", note, table(columns, rows)])
@@ -130,7 +145,7 @@ def control_flow() -> str:
         for package, names in _classes._CONTROL_FLOW.items()
     ]
     note = (
-        "These, all that derive from them, `StopIteration` and `StopAsyncIteration` steer a framework or a loop. They "
+        "These classes, their subclasses, `StopIteration` and `StopAsyncIteration` control a framework or a loop. They "
         "are not retried, whatever `on` and `rules` say, unless a policy names the class."
     )
     return "\n\n".join(["## Control flow", note, table(["package", "classes"], rows)])
@@ -148,17 +163,23 @@ def shapes() -> str:
     vetoes = attributes(tuple(word for vetoed in _classes.VETOES.values() for word in vetoed))
     rows = [
         [
-            "a status of gRPC",
+            "a gRPC status",
             "`code`, `status` or `status_code` is a member of an enumeration with gRPC's names",
         ],
         [
             "an HTTP status",
-            f"on the response ({attributes(_catalogue.RESPONSE_ATTRIBUTES)}), or as one of "
-            f"{attributes(_catalogue.ERROR_STATUSES)}; headers are {attributes(_catalogue.HEADER_ATTRIBUTES)}; "
-            "`code` from 400 to 599 beside headers, or in a class of an installed package that has no codes of its own "
-            f"and one of {attributes(_catalogue.HTTP_NAMES)} in its name, and none of "
-            f"{attributes(_catalogue.OTHER_CODES)}. Of a limit of money on a 429, "
-            f"{attributes(tuple(_codebook.HOPELESS))}: not retried",
+            f"on the response ({attributes(_catalogue.RESPONSE_ATTRIBUTES)}), or in "
+            f"{attributes(_catalogue.ERROR_STATUSES)}; headers in {attributes(_catalogue.HEADER_ATTRIBUTES)}",
+        ],
+        [
+            "an HTTP status in `code`",
+            "a number from 400 to 599, beside headers, or in a class of an installed package that has no codes of its "
+            f"own and whose name has one of {attributes(_catalogue.HTTP_NAMES)}, and none of "
+            f"{attributes(_catalogue.OTHER_CODES)}",
+        ],
+        [
+            "a spent quota on a 429",
+            f"the code is one of {attributes(tuple(_codebook.HOPELESS))}: not retried",
         ],
         [
             "throttling by 400 or 403",
@@ -168,7 +189,7 @@ def shapes() -> str:
         ],
         [
             "a delay in seconds",
-            attributes(_catalogue.DELAY_ATTRIBUTES) + "; 0 is what libraries set where nothing was said",
+            attributes(_catalogue.DELAY_ATTRIBUTES) + "; 0 does not count: libraries set it by default",
         ],
         ["a claim", f"{attributes(_catalogue.CLAIM_ATTRIBUTES)} that is `True`"],
         [
@@ -188,10 +209,10 @@ def shapes() -> str:
         ],
         [
             "a code in words",
-            "of installed packages only, as `code`, `error_code` or `error`, there or in `body`, see below",
+            "of installed packages only: in `code`, `error_code` or `error`, on the error or in its `body`, see below",
         ],
         ["the last word of the class name", "of installed packages only, see below"],
-        ["a status in the text", f"of installed packages only, behind {attributes(_catalogue.STATUS_TEXTS)}"],
+        ["a status in the text", f"of installed packages only, after {attributes(_catalogue.STATUS_TEXTS)}"],
         [
             "words in the text",
             "of installed packages only, if the name has no veto: "
@@ -200,8 +221,8 @@ def shapes() -> str:
     ]
     named = [[", ".join(names), *meaning(row)] for row, names in words.items()]
     note = (
-        "The last word counts after `Error`, `Exception` and the like are taken off, and only where nothing above told "
-        f"anything. A name that contains one of these words is no evidence: {vetoes}. The same words make a "
+        "The last word counts after `Error`, `Exception` and the like are removed, and only if nothing above decides. "
+        f"A name that contains one of these words is not evidence: {vetoes}. The same words make a "
         "`ConnectionError` of an installed package permanent if it has no errno."
     )
     coded: dict = {}
@@ -209,20 +230,20 @@ def shapes() -> str:
         coded.setdefault(row, []).append(f"`{word}`")
     worded = [[", ".join(names), *meaning(row)] for row, names in coded.items()]
     doubts = (
-        "A claim, a code in words, a name, words in the text, and a status from 500 without an answer or headers are "
-        "weak evidence. A bad certificate among the errors that led to the error (`__cause__` and `__context__`, "
-        "the nearest eight) rules it out. So do, for a status only if it is 500, the code of a limit of money, and these "
-        f"words in the text of the error: `access denied`, {attributes(tuple(_codebook.DOUBTS))}."
+        "A claim, a code in words, a name, words in the text, and a status from 500 without a response or headers are "
+        "weak evidence. A bad certificate among the nearest eight errors in `__cause__` and `__context__` rules it out. "
+        "So do the code of a spent quota and these words in the text of the error (for a status, only if it is 500): "
+        f"`access denied`, {attributes(tuple(_codebook.DOUBTS))}."
     )
     return "\n\n".join(
         [
             "## By shape",
-            "For classes that have no line below. Asked in this order, from top to bottom.",
+            "For classes that are in no table. redouble looks for this evidence from top to bottom.",
             table(["evidence", "where it is found"], rows),
             note,
             table(["last word", "retried", "unprocessed", "cause"], named),
-            f"{attributes(_classes.ANYWHERE)} count anywhere in the name. Codes in words count in any case, with or without "
-            "`_`, `-` and spaces:",
+            f"{attributes(_classes.ANYWHERE)} count anywhere in the name. Codes in words count in upper and lower case, with "
+            "or without `_`, `-` and spaces:",
             table(["code", "retried", "unprocessed", "cause"], worded),
             doubts,
         ]
@@ -236,16 +257,23 @@ def texts(title: str, lines: tuple) -> str:
 
 def page() -> str:
     book = _codebook
-    smtp = "## SMTP\n\nReplies from 400 to 499 are retried and unprocessed, those from 500 are not retried."
+    smtp = (
+        "## SMTP\n\nReplies from 400 to 499 are retried and unprocessed; a plain `SMTPResponseException` is not "
+        "unprocessed, because it may follow a mail that was accepted. Replies from 500 are not retried; "
+        f"{', '.join(map(str, sorted(book.SMTP_UNAUTHORIZED)))} are `unauthorized`."
+    )
+    tls = (
+        "## TLS\n\nRetried, as `disconnected`: a connection that was closed, and the reasons "
+        f"{attributes(tuple(sorted(_catalogue.TLS_TRANSIENT)))}. A bad certificate and other reasons are not retried."
+    )
     return (
         "\n\n".join(
             [
                 INTRODUCTION.strip(),
-                shapes(),
                 statuses(),
-                headers(),
                 errno_lines(),
                 dns_lines(),
+                tls,
                 codes(
                     "SQLSTATE", "code", book.SQLSTATES, "Of any driver. Every other SQLSTATE is not retried."
                 ),
@@ -279,6 +307,7 @@ def page() -> str:
                 codes("WebSocket", "close code", book.WEBSOCKET_CLOSES),
                 libraries(),
                 control_flow(),
+                shapes(),
             ]
         )
         + "\n"
