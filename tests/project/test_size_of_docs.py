@@ -20,17 +20,9 @@ COLUMNS = 88
 STILL_WIDE = {
     "docs/development/index.md",
     "docs/how-to/observe-retries.md",
-    "docs/reference/backoff.md",
-    "docs/reference/cheat-sheet.md",
-    "docs/reference/classify.md",
     "docs/reference/clients/httpx.md",
     "docs/reference/clients/requests.md",
     "docs/reference/command-line.md",
-    "docs/reference/context.md",
-    "docs/reference/errors.md",
-    "docs/reference/events.md",
-    "docs/reference/retry.md",
-    "docs/reference/retrying.md",
 }
 
 
