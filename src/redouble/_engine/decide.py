@@ -61,7 +61,7 @@ if TYPE_CHECKING:
             """Return in a few words why a result was rejected."""
             ...
 
-        def discard(self, result: Any) -> Any:
+        def discard(self, result: Any, left: float | None) -> Any:
             """Close a result that was rejected, before the wait; return an awaitable if that awaits."""
             ...
 

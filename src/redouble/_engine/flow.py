@@ -230,7 +230,7 @@ def _report(call: Call, reports: list[Report]) -> Flow:
 def _discard(call: Call, result: Any) -> Flow:
     """Close a response that is retried. An error of that is logged, and is not the call's."""
     client: Any = call.client
-    error, _ = yield client.discard, result
+    error, _ = yield client.discard, result, call.time_left()
     if error is not None:
         warn_once(client, f"closing a response of {call.name} failed", error)
 

@@ -24,7 +24,7 @@ from ..context import (
     shorter,
     time_left,
 )
-from ..errors import RedoubleError, ResultRejected
+from ..errors import DeadlineExceeded, RedoubleError, ResultRejected
 from ..policy import Policy
 from ..registry import Registry
 from ._override import overriding
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 # Bytes of a response that is retried which are read, so that its connection can be used again.
 DRAIN = 64 * 1024
+# Seconds that an async client spends on that: a body may stall.
+DRAIN_TIME = 0.5
 
 _KEYED_METHODS = frozenset({"POST", "PATCH"})
 
@@ -69,7 +71,7 @@ class HttpClient:
     #: The name of the library, and for each of our errors the class that its callers expect.
     library = ""
     remedy = "idempotent=True or send an Idempotency-Key"
-    errors: Mapping[type[RedoubleError], type[RedoubleError]]
+    errors: Mapping[type[Exception], type[Exception]]
 
     def __init__(
         self,
@@ -193,7 +195,7 @@ class HttpClient:
 
         return accept
 
-    def finish(self, error: RedoubleError, *args: Any) -> Any:
+    def finish(self, error: RedoubleError | TimeoutError, *args: Any) -> Any:
         """Return the last response of a call that gave up, with its note; or raise an error of the client."""
         if type(error) is ResultRejected and (self._raise_status or self.is_usable(error.result)):
             response = error.result
@@ -212,22 +214,32 @@ class HttpClient:
         """Close a response that is not returned, and `finish` the call."""
         unread = self._unread(error)
         if unread is not None:
-            self.discard(unread)
+            try:
+                self.discard(unread, 0.0 if isinstance(error, DeadlineExceeded) else None)
+            except Exception as failed:  # noqa: BLE001 - it must not replace the error of the call
+                self._not_closed(failed, args)
         return self.finish(error, *args)
 
-    async def conclude_async(self, error: RedoubleError, *args: Any) -> Any:
+    async def conclude_async(self, error: RedoubleError | TimeoutError, *args: Any) -> Any:
         """As `conclude`, for a client whose responses are closed with an await."""
         unread = self._unread(error)
         if unread is not None:
-            await self.discard(unread)
+            try:
+                await self.discard(unread, 0.0 if isinstance(error, DeadlineExceeded) else None)
+            except Exception as failed:  # noqa: BLE001 - as above
+                self._not_closed(failed, args)
         return self.finish(error, *args)
 
-    def _unread(self, error: RedoubleError) -> Any:
+    def _not_closed(self, failed: Exception, args: Any) -> None:
+        warn_once(self, f"closing a response of {self.name_of(*args)} failed", failed)
+
+    def _unread(self, error: RedoubleError | TimeoutError) -> Any:
         """Return the response that is not returned, if the time was up or its status is raised; or None."""
         if type(error) is ResultRejected:
             return error.result if self._raise_status else None
         cause = error.__cause__
-        return cause.result if type(cause) is ResultRejected else None
+        # One that was closed before a retry has nothing to read.
+        return cause.result if type(cause) is ResultRejected and self.is_usable(cause.result) else None
 
     def mark(self, response: Any, error: RedoubleError, *args: Any) -> None:
         """Put the note of the call on its last response: `history` and enclosing calls read it there."""
@@ -282,8 +294,11 @@ class HttpClient:
         """Limit the client's own timeouts to so many seconds. Return the keywords of the attempt."""
         raise NotImplementedError
 
-    def discard(self, result: Any) -> Any:
-        """Read a short body or close the response, so that its connection is free."""
+    def discard(self, result: Any, left: float | None) -> Any:
+        """Read a short body or close the response, so that its connection is free.
+
+        ``left`` are the seconds until the deadline. Only an async client can stop reading a body that stalls.
+        """
         raise NotImplementedError
 
     def is_usable(self, response: Any) -> bool:

@@ -34,7 +34,7 @@ class RpcClient(HttpClient):
     def reason(self, result: Any) -> str:
         return "the response was rejected by until"
 
-    def discard(self, result: Any) -> None:
+    def discard(self, result: Any, left: float | None) -> None:
         """Do nothing: a message holds no connection."""
 
     def is_usable(self, response: Any) -> bool:

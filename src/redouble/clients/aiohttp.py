@@ -13,13 +13,15 @@ from contextvars import ContextVar
 import aiohttp
 from aiohttp.payload import AsyncIterablePayload, IOBasePayload
 
+from .._base.loops import time_limit
 from .._engine.note import history
+from ..context import POLICY, here, shorter
 from ..errors import BulkheadFull as _BulkheadFull
 from ..errors import CircuitOpen as _CircuitOpen
 from ..errors import DeadlineExceeded as _DeadlineExceeded
 from ..errors import RedoubleError
 from ..errors import ResultRejected as _ResultRejected
-from ._http import NO_REWIND, USED_UP, HttpClient, as_type, is_short
+from ._http import DRAIN_TIME, NO_REWIND, USED_UP, ClientPolicy, HttpClient, as_type, is_short
 from ._override import override
 
 __all__ = ["override", "retry_middleware"]
@@ -57,6 +59,10 @@ _SENT_AGAIN = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
 _given_up: ContextVar[tuple[object, Exception] | None] = ContextVar("redouble given up", default=None)
 
 
+class AttemptTimeout(aiohttp.ServerTimeoutError):
+    """An attempt took longer than the ``timeout`` of the policy, or than an enclosing call has left."""
+
+
 class _Aiohttp(HttpClient):
     """Requests and responses of aiohttp."""
 
@@ -66,6 +72,7 @@ class _Aiohttp(HttpClient):
         _ResultRejected: ResultRejected,
         _CircuitOpen: CircuitOpen,
         _BulkheadFull: BulkheadFull,
+        TimeoutError: AttemptTimeout,
     }
 
     def method_of(self, *args: Any) -> str:
@@ -99,13 +106,19 @@ class _Aiohttp(HttpClient):
             headers[name] = value
 
     def limit(self, seconds: float, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        return kwargs  # a request does not show its timeouts; the attempt is cancelled
+        """Return the keywords with the seconds after which to cancel the attempt: it shows no timeouts."""
+        attempt: Any = here()
+        policy: Any = attempt[POLICY]
+        if isinstance(policy, ClientPolicy) and policy._client is self:
+            return kwargs  # the engine cancels an attempt of ours
+        return {**kwargs, "seconds": seconds}
 
-    async def discard(self, result: Any) -> None:
+    async def discard(self, result: Any, left: float | None) -> None:
         try:
             if is_short(result.headers):
-                async for _ in result.content.iter_any():
-                    pass
+                with time_limit(shorter(DRAIN_TIME, left)):
+                    async for _ in result.content.iter_any():
+                        pass
         finally:
             result.release()
 
@@ -142,9 +155,17 @@ class _Aiohttp(HttpClient):
 
 
 def _send(
-    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType, seconds: float | None = None
 ) -> Awaitable[aiohttp.ClientResponse]:
-    return handler(request)
+    return handler(request) if seconds is None else _send_in_time(request, handler, seconds)
+
+
+async def _send_in_time(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType, seconds: float
+) -> aiohttp.ClientResponse:
+    with time_limit(seconds) as limit:
+        return await handler(request)
+    raise AttemptTimeout(f"the attempt was cut off after {seconds:.3g} s") from limit.cut_off()
 
 
 def retry_middleware(
@@ -183,8 +204,8 @@ def retry_middleware(
         try:
             response: aiohttp.ClientResponse = await client.sender()(request, handler)
             return response
-        except RedoubleError as error:
-            given_up = error
+        except (RedoubleError, TimeoutError) as error:
+            given_up: RedoubleError | TimeoutError = error
         except _SENT_AGAIN as error:
             tried = history(error)
             if tried is not None and tried.attempts > 1:

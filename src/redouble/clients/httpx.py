@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import httpx
 
+from .._base.loops import time_limit
 from .._engine.note import history
+from ..context import shorter
 from ..errors import BulkheadFull as _BulkheadFull
 from ..errors import CircuitOpen as _CircuitOpen
 from ..errors import DeadlineExceeded as _DeadlineExceeded
 from ..errors import RedoubleError
 from ..errors import ResultRejected as _ResultRejected
-from ._http import NO_REWIND, HttpClient, is_short, used_up
+from ._http import DRAIN_TIME, NO_REWIND, HttpClient, is_short, used_up
 from ._override import override
 
 __all__ = ["AsyncRetryTransport", "RetryTransport", "override"]
@@ -52,6 +54,10 @@ class BulkheadFull(_BulkheadFull, httpx.PoolTimeout):
     """`redouble.BulkheadFull` that callers of httpx catch as ``httpx.PoolTimeout``."""
 
 
+class AttemptTimeout(TimeoutError, httpx.TimeoutException):  # noqa: N818 - says what happened
+    """An attempt took longer than the ``timeout`` of the policy; a ``TimeoutError``, too."""
+
+
 class _Httpx(HttpClient):
     """Requests and responses of httpx."""
 
@@ -61,6 +67,7 @@ class _Httpx(HttpClient):
         _ResultRejected: ResultRejected,
         _CircuitOpen: CircuitOpen,
         _BulkheadFull: BulkheadFull,
+        TimeoutError: AttemptTimeout,
     }
 
     def of_request(self, request: httpx.Request) -> Any:
@@ -156,7 +163,7 @@ def _check_sends(transport: object, method: str, caller: str, other: str) -> Non
 
 
 class _SyncHttpx(_Httpx):
-    def discard(self, result: Any) -> Any:
+    def discard(self, result: Any, left: float | None) -> Any:
         try:
             if is_short(result.headers):
                 result.read()
@@ -165,10 +172,11 @@ class _SyncHttpx(_Httpx):
 
 
 class _AsyncHttpx(_Httpx):
-    async def discard(self, result: Any) -> Any:
+    async def discard(self, result: Any, left: float | None) -> Any:
         try:
             if is_short(result.headers):
-                await result.aread()
+                with time_limit(shorter(DRAIN_TIME, left)):
+                    await result.aread()
         finally:
             await result.aclose()
 
@@ -290,8 +298,8 @@ class AsyncRetryTransport(httpx.AsyncBaseTransport):
         try:
             response: httpx.Response = await client.of_request(request)(request)
             return response
-        except RedoubleError as error:
-            given_up = error
+        except (RedoubleError, TimeoutError) as error:
+            given_up: RedoubleError | TimeoutError = error
         last: httpx.Response = await client.conclude_async(given_up, request)
         return last
 

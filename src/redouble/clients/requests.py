@@ -94,7 +94,7 @@ class _Requests(HttpClient):
             limits = (_shorter(given, seconds),) * 2
         return {**kwargs, "timeout": limits}
 
-    def discard(self, result: Any) -> None:
+    def discard(self, result: Any, left: float | None) -> None:
         try:
             if is_short(result.headers):
                 result.content  # noqa: B018 - reading it gives the connection back to the pool

@@ -94,7 +94,7 @@ class _Client:
     def reason(self, result: object) -> str:
         return "the result was refused"
 
-    def discard(self, result: object) -> None:
+    def discard(self, result: object, left: float | None) -> None:
         """Do nothing: a result holds nothing open."""
 
     def unrepeatable(self, transaction: _Transaction) -> str:

@@ -147,7 +147,7 @@ class _Urllib3(HttpClient):
             "pool_timeout": _shorter(options.get("pool_timeout"), seconds),
         }
 
-    def discard(self, result: Any) -> None:
+    def discard(self, result: Any, left: float | None) -> None:
         if result.connection is None:
             return  # it was read when it arrived
         result._redouble_closed = True

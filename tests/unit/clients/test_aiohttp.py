@@ -11,6 +11,7 @@ import pytest
 from redouble import Policy, Rule, history, retry
 from redouble.breaker import CircuitBreaker
 from redouble.bulkhead import Bulkhead
+from redouble.context import incoming
 from redouble.errors import BulkheadFull, CircuitOpen, DeadlineExceeded, ResultRejected, StoreError
 from redouble.registry import Registry
 
@@ -250,11 +251,30 @@ def test_an_attempt_is_cancelled_at_its_timeout():
         async def stalling(request, handler):
             return await retry_middleware(attempts=2, timeout=0.01)(request, stall)
 
-        with pytest.raises(TimeoutError):
+        with pytest.raises(aiohttp.ServerTimeoutError):
             await session.get("http://127.0.0.1:1/", middlewares=(stalling,))
 
     in_session(use)
     assert cancelled == ["GET", "GET"]
+
+
+def test_an_attempt_is_cancelled_when_the_client_of_a_service_has_no_time_left(server):
+    server.answers = [Answer(delay=5.0)]
+
+    async def use(session):
+        with incoming({"X-Request-Timeout-Ms": "100"}), pytest.raises(aiohttp.ServerTimeoutError) as caught:
+            await session.get(server.url)
+        return caught.value
+
+    error = in_session(use)
+    assert isinstance(error, DeadlineExceeded)
+    assert "the attempt was cut off after" in str(error.__cause__)
+    assert server.seconds_since_first() < 3.0
+
+
+def test_an_attempt_that_needs_no_more_than_an_enclosing_call_has_left_succeeds(server):
+    with incoming({"X-Request-Timeout-Ms": "60000"}):
+        assert send(server.url)[0].status == 200
 
 
 def test_a_response_that_was_closed_for_a_retry_is_not_returned(server):

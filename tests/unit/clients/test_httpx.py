@@ -7,6 +7,7 @@ import contextvars
 import io
 import logging
 import pickle
+import time
 
 import pytest
 
@@ -136,6 +137,62 @@ def test_a_response_that_cannot_be_closed_is_logged_and_retried_all_the_same(fla
     broken = httpx.Response(503, headers={"content-length": "4"}, stream=Broken())
     assert flavour.send(flavour.transport(Server(broken, 200))).status_code == 200
     assert "closing a response of GET example.org failed" in caplog.text
+
+
+@pytest.mark.parametrize("wait", ["60", "0"])
+def test_a_response_that_cannot_be_closed_does_not_replace_the_deadline(flavour, caplog, wait):
+    """With a wait of 0 the deadline passes while the response is read before the retry."""
+
+    class Slow(Broken):
+        def __iter__(self):
+            time.sleep(0.06)
+            return super().__iter__()
+
+        def __aiter__(self):
+            time.sleep(0.06)
+            return super().__aiter__()
+
+    headers = {"content-length": "4", "retry-after": wait}
+    server = Server(httpx.Response(503, headers=headers, stream=Slow()))
+    with pytest.raises(httpx.TimeoutException) as caught:
+        flavour.send(flavour.transport(server, deadline=0.05, base=0.0))
+    assert isinstance(caught.value, DeadlineExceeded)
+    assert caplog.text.count("closing a response of GET example.org failed") == 1
+
+
+class Stalled(httpx.AsyncByteStream):
+    async def __aiter__(self):
+        await asyncio.sleep(60)
+        yield b""
+
+
+@pytest.mark.parametrize("wait", ["60", "0"])
+def test_a_short_body_that_stalls_does_not_hold_up_the_deadline(wait):
+    headers = {"content-length": "4", "retry-after": wait}
+    response = httpx.Response(503, headers=headers, stream=Stalled())
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        Async().send(AsyncRetryTransport(transport=Server(response), deadline=0.1))
+    assert time.monotonic() - began < 0.4
+    assert response.is_closed
+
+
+def test_a_short_body_that_stalls_is_closed_and_retried():
+    response = httpx.Response(503, headers={"content-length": "4"}, stream=Stalled())
+    assert Async().send(AsyncRetryTransport(transport=Server(response, 200))).status_code == 200
+    assert response.is_closed
+
+
+def test_an_async_attempt_that_takes_too_long_is_a_timeout_of_httpx():
+    class Silent(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request):
+            await asyncio.sleep(60)
+
+    with pytest.raises(httpx.TimeoutException, match=r"attempt 2 took longer than its timeout") as caught:
+        Async().send(AsyncRetryTransport(transport=Silent(), timeout=0.01, attempts=2))
+    assert isinstance(caught.value, TimeoutError)
+    assert history(caught.value).attempts == 2
+    assert caught.value.request.method == "GET"
 
 
 def test_a_post_is_sent_once_unless_it_had_no_effect(flavour):
