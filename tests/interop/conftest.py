@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from conftest import watchdog
 from interop.processes import (
     INSTALL,
     PASSWORD,
@@ -21,10 +23,11 @@ from interop.processes import (
     program,
     serving,
 )
+from interop.retrying_clients import NAMES, open_client
 from interop.server import Web
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +43,13 @@ def secure_web(web: Web) -> Web:
     if shutil.which("openssl") is None:
         pytest.skip(f"openssl is not installed: no certificate, so no test of TLS ran ({INSTALL})")
     return web
+
+
+@pytest.fixture(params=NAMES)
+def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """Run the test with each HTTP client. Return a function that opens one with options of a policy."""
+    with watchdog(60), ExitStack() as clients:
+        yield lambda **options: clients.enter_context(open_client(request.param, **{"base": 0.01, **options}))
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,9 @@
         requests.get(page.url)      # 200, and so on: the last answer is repeated
         page.seen                   # the requests that came
 
-An answer is a function of the connection, called when the whole request has been read; afterwards the connection is
-closed. The rest of the path after the page is ignored, so ``page.url`` is also a base URL.
+An answer is a function of the connection, called when the whole request has been read. Afterwards the connection is
+closed, unless the answer returns true, as those of `kept` do. The rest of the path after the page is ignored, so
+``page.url`` is also a base URL.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Answer = Callable[[socket.socket], None]
+    Answer = Callable[[socket.socket], object]
     Header = tuple[str, str | bytes]
 
 
@@ -40,15 +41,38 @@ def status(code: int, *headers: Header, body: bytes = b'{"error": {"message": "b
     return lambda conn: conn.sendall(_head(code, *headers, length=len(body)) + body)
 
 
-def truncated(conn: socket.socket) -> None:
-    """Send a shorter body than Content-Length says."""
-    conn.sendall(_head(200, length=100) + b'{"half":')
+def kept(code: int, *headers: Header, body: bytes = b"{}", chunked: bool = False) -> Answer:
+    """Answer with a whole response and keep the connection open for the next request."""
+
+    def answer(conn: socket.socket) -> bool:
+        if chunked:
+            framing, data = ("Transfer-Encoding", "chunked"), b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        else:
+            framing, data = ("Content-Length", str(len(body))), body
+        conn.sendall(_lines(code, framing, *headers) + data)
+        return True
+
+    return answer
+
+
+def half(code: int = 200, then: Answer | None = None) -> Answer:
+    """Send the headers and a part of the body, then close the connection or do something else."""
+
+    def answer(conn: socket.socket) -> None:
+        conn.sendall(_head(code, length=100) + b'{"half":')
+        if then is not None:
+            then(conn)
+
+    return answer
+
+
+truncated = half()
+"""Send a shorter body than Content-Length says."""
 
 
 def stalled_body(conn: socket.socket) -> None:
     """Send half a body, then nothing until the client closes the connection."""
-    truncated(conn)
-    stall(conn)
+    half(then=stall)(conn)
 
 
 def stall(conn: socket.socket) -> None:
@@ -72,8 +96,12 @@ def garbage(conn: socket.socket) -> None:
 
 
 def _head(code: int, *headers: Header, length: int) -> bytes:
+    return _lines(code, ("Content-Length", str(length)), ("Connection", "close"), *headers)
+
+
+def _lines(code: int, *headers: Header) -> bytes:
     phrase = next((known.phrase for known in HTTPStatus if known == code), "Unheard Of")
-    lines: list[Header] = [("Content-Length", str(length)), ("Connection", "close"), *headers]
+    lines = list(headers)
     if not any(name.lower() == "content-type" for name, _ in headers):
         lines.append(("Content-Type", "application/json"))
     coded = [
@@ -94,6 +122,7 @@ class Request:
     path: str
     headers: Message
     body: bytes
+    connection: int = 0
 
 
 @dataclass
@@ -102,11 +131,25 @@ class Page:
 
     url: str
     answers: tuple[Answer, ...]
+    choose: Callable[[Request], Answer] | None = None
     seen: list[Request] = field(default_factory=list)
+    open: set[int] = field(default_factory=set)
+    """The connections that requests came through and that are not closed."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, request: Request) -> Answer:
-        self.seen.append(request)
-        return self.answers[min(len(self.seen), len(self.answers)) - 1]
+        with self._lock:
+            self.open.add(request.connection)
+            self.seen.append(request)
+            if self.choose is not None:
+                return self.choose(request)
+            return self.answers[min(len(self.seen), len(self.answers)) - 1]
+
+    @property
+    def connections(self) -> list[int]:
+        """The connection of each request, numbered from 0 in the order in which this page saw them."""
+        numbers = list(dict.fromkeys(request.connection for request in self.seen))
+        return [numbers.index(request.connection) for request in self.seen]
 
 
 class Web:
@@ -115,6 +158,7 @@ class Web:
     def __init__(self, folder: Path) -> None:
         self._pages: dict[str, Page] = {}
         self._numbers = itertools.count(1)
+        self._connections = itertools.count(1)
         self._folder = folder
         self._sockets: list[socket.socket] = []
         self._lock = threading.Lock()
@@ -136,6 +180,12 @@ class Web:
         """Return a new address with these answers; the last one is repeated."""
         return self._page("http", self._plain, answers)
 
+    def page_by(self, choose: Callable[[Request], Answer]) -> Page:
+        """Return a new address whose answers a function of the request chooses, one call at a time."""
+        page = self.page()
+        page.choose = choose
+        return page
+
     def secure_page(self, *answers: Answer) -> Page:
         """Return a new address on the TLS port, whose certificate is made on first use."""
         return self._page("https", self.secure_port, answers)
@@ -147,6 +197,11 @@ class Web:
             context.load_cert_chain(*self_signed(self._folder))
             self._secure = self._listen(context)
         return self._secure
+
+    @property
+    def certificate(self) -> Path:
+        """The certificate of the TLS port, for clients that trust it."""
+        return self._folder / "certificate.pem"
 
     @property
     def refused_url(self) -> str:
@@ -180,7 +235,7 @@ class Web:
 
     def _listen(self, context: ssl.SSLContext | None) -> int:
         listener = self._bound()
-        listener.listen(64)
+        listener.listen(256)
         threading.Thread(target=self._accept, args=(listener, context), daemon=True).start()
         port: int = listener.getsockname()[1]
         return port
@@ -195,18 +250,24 @@ class Web:
 
     def _serve(self, conn: socket.socket, context: ssl.SSLContext | None) -> None:
         self._keep(conn)
+        number = next(self._connections)
+        pages: list[Page] = []
         try:
             if context is not None:
                 # Detaches the plain socket, so the wrapped one is the one to close.
                 conn = context.wrap_socket(conn, server_side=True)
                 self._keep(conn)
-            request = _read(conn)
-            if request is not None:
-                self._pages[request.path.split("/")[1]].answer(request)(conn)
+            while (request := _read(conn)) is not None:
+                request.connection = number
+                pages.append(self._pages[request.path.split("/")[1]])
+                if not pages[-1].answer(request)(conn):
+                    break
         except OSError:  # the client left, or did not trust the certificate
             pass
         finally:
             conn.close()
+            for page in pages:
+                page.open.discard(number)
 
 
 def _read(conn: socket.socket) -> Request | None:
@@ -248,6 +309,7 @@ def self_signed(folder: Path) -> tuple[Path, Path]:
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
          "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost",
+         "-addext", "keyUsage=critical,digitalSignature,keyCertSign",
          "-keyout", str(key), "-out", str(certificate)],
         check=True, capture_output=True,
     )  # fmt: skip

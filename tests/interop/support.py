@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +15,10 @@ from redouble.classify import Cause, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+in_long_mode = pytest.mark.skipif(
+    os.environ.get("REDOUBLE_LONG") != "1", reason="runs with REDOUBLE_LONG=1, as in .ci/run long"
+)
 
 
 class Judged(NamedTuple):

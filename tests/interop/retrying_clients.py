@@ -1,0 +1,292 @@
+"""HTTP clients that `redouble.clients` retries for, behind one interface, so that a rule is tested with each of them.
+
+with open_client("httpx", attempts=3) as client:
+    client.send("GET", page.url)        # Response(status=200, body=b"...", raw=...)
+
+Async clients run on an event loop of their own, so a test is the same function for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from interop.support import installed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterator
+    from pathlib import Path
+
+PATIENT = 30.0  # seconds; the client's own timeout, which no test waits for
+
+
+class Response(NamedTuple):
+    """A response whose body was read."""
+
+    status: int
+    body: bytes
+    raw: Any
+
+
+class Client:
+    """A client with retries. ``options`` go to the transport, adapter, middleware or pool manager of redouble."""
+
+    is_async = False
+    reads_body_in_attempt = False
+    follows_redirects_in_attempt = False
+    errors: type[Exception]
+    """The base of the errors that the client raises."""
+    timeouts: type[Exception]
+    """The base of its timeouts."""
+
+    def __init__(self, connections: int, certificate: Path | None, **options: Any) -> None:
+        raise NotImplementedError
+
+    def send(self, method: str, url: str, body: bytes | None = None, headers: Any = None) -> Response:
+        """Send a request, follow redirects and read the response."""
+        raise NotImplementedError
+
+    def stream(self, method: str, url: str) -> tuple[int, bytes]:
+        """Send a request and read the response as a stream. Return the status and the body."""
+        raise NotImplementedError
+
+    def send_all(self, requests: list[dict[str, Any]]) -> list[Response]:
+        """Send all requests at the same time."""
+        with ThreadPoolExecutor(len(requests)) as pool:
+            return list(pool.map(lambda request: self.send(**request), requests))
+
+    def settle(self) -> None:
+        """Let the client see that connections were closed: an async one when its loop runs."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class AsyncClient(Client):
+    """A client whose methods are run on a loop."""
+
+    is_async = True
+
+    def __init__(self, connections: int, certificate: Path | None, **options: Any) -> None:
+        self._runner = asyncio.Runner()
+        self.run(self.open(connections, certificate, **options))
+
+    def run(self, coroutine: Any) -> Any:
+        """Run a coroutine on the loop of this client, in the context of the caller."""
+        return self._runner.run(coroutine, context=copy_context())
+
+    def send(self, *args: Any, **kwargs: Any) -> Response:
+        found: Response = self.run(self.send_async(*args, **kwargs))
+        return found
+
+    def stream(self, method: str, url: str) -> tuple[int, bytes]:
+        found: tuple[int, bytes] = self.run(self.stream_async(method, url))
+        return found
+
+    def send_all(self, requests: list[dict[str, Any]]) -> list[Response]:
+        async def main() -> list[Response]:
+            return await asyncio.gather(*[self.send_async(**request) for request in requests])
+
+        found: list[Response] = self.run(main())
+        return found
+
+    def settle(self) -> None:
+        self.run(asyncio.sleep(0.02))
+
+    def close(self) -> None:
+        self.run(self.close_async())
+        self._runner.close()
+
+    async def open(self, connections: int, certificate: Path | None, **options: Any) -> None:
+        raise NotImplementedError
+
+    async def send_async(
+        self, method: str, url: str, body: bytes | None = None, headers: Any = None
+    ) -> Response:
+        raise NotImplementedError
+
+    async def stream_async(self, method: str, url: str) -> tuple[int, bytes]:
+        raise NotImplementedError
+
+    def close_async(self) -> Awaitable[None]:
+        raise NotImplementedError
+
+
+def _trusting(certificate: Path | None) -> Any:
+    return True if certificate is None else ssl.create_default_context(cafile=str(certificate))
+
+
+class Httpx(Client):
+    """``httpx.Client`` with `RetryTransport`."""
+
+    def __init__(self, connections: int, certificate: Path | None, **options: Any) -> None:
+        import httpx
+
+        from redouble.clients.httpx import RetryTransport
+
+        self.errors, self.timeouts = httpx.HTTPError, httpx.TimeoutException
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+        inner = httpx.HTTPTransport(limits=limits, verify=_trusting(certificate))
+        self._client = httpx.Client(
+            transport=RetryTransport(transport=inner, **options), timeout=PATIENT, follow_redirects=True
+        )
+
+    def send(self, method: str, url: str, body: bytes | None = None, headers: Any = None) -> Response:
+        raw = self._client.request(method, url, content=body, headers=headers)
+        return Response(raw.status_code, raw.content, raw)
+
+    def stream(self, method: str, url: str) -> tuple[int, bytes]:
+        with self._client.stream(method, url) as raw:
+            return raw.status_code, b"".join(raw.iter_raw())
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class AsyncHttpx(AsyncClient):
+    """``httpx.AsyncClient`` with `AsyncRetryTransport`."""
+
+    async def open(self, connections: int, certificate: Path | None, **options: Any) -> None:
+        import httpx
+
+        from redouble.clients.httpx import AsyncRetryTransport
+
+        self.errors, self.timeouts = httpx.HTTPError, httpx.TimeoutException
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+        inner = httpx.AsyncHTTPTransport(limits=limits, verify=_trusting(certificate))
+        self._client = httpx.AsyncClient(
+            transport=AsyncRetryTransport(transport=inner, **options), timeout=PATIENT, follow_redirects=True
+        )
+
+    async def send_async(
+        self, method: str, url: str, body: bytes | None = None, headers: Any = None
+    ) -> Response:
+        raw = await self._client.request(method, url, content=body, headers=headers)
+        return Response(raw.status_code, raw.content, raw)
+
+    async def stream_async(self, method: str, url: str) -> tuple[int, bytes]:
+        async with self._client.stream(method, url) as raw:
+            return raw.status_code, b"".join([part async for part in raw.aiter_raw()])
+
+    async def close_async(self) -> None:
+        await self._client.aclose()
+
+
+class Aiohttp(AsyncClient):
+    """``aiohttp.ClientSession`` with `retry_middleware`."""
+
+    async def open(self, connections: int, certificate: Path | None, **options: Any) -> None:
+        import aiohttp
+
+        from redouble.clients.aiohttp import retry_middleware
+
+        # Its timeouts of a whole request are a bare TimeoutError, which is no ClientError.
+        self.errors, self.timeouts = aiohttp.ClientError, TimeoutError
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=connections, ssl=_trusting(certificate)),
+            timeout=aiohttp.ClientTimeout(total=None, connect=PATIENT, sock_read=PATIENT),
+            middlewares=(retry_middleware(**options),),
+        )
+
+    async def send_async(
+        self, method: str, url: str, body: bytes | None = None, headers: Any = None
+    ) -> Response:
+        async with self._session.request(method, url, data=body, headers=headers) as raw:
+            return Response(raw.status, await raw.read(), raw)
+
+    async def stream_async(self, method: str, url: str) -> tuple[int, bytes]:
+        async with self._session.request(method, url) as raw:
+            return raw.status, b"".join([part async for part in raw.content.iter_any()])
+
+    async def close_async(self) -> None:
+        await self._session.close()
+
+
+class Requests(Client):
+    """``requests.Session`` with `RetryAdapter`."""
+
+    def __init__(self, connections: int, certificate: Path | None, **options: Any) -> None:
+        import requests
+        from requests.adapters import HTTPAdapter
+
+        from redouble.clients.requests import RetryAdapter
+
+        self.errors, self.timeouts = requests.RequestException, requests.Timeout
+        inner = HTTPAdapter(pool_maxsize=connections, pool_block=True)
+        self._session = requests.Session()
+        self._session.trust_env = False
+        if certificate is not None:
+            self._session.verify = str(certificate)
+        adapter = RetryAdapter(adapter=inner, **options)
+        self._session.mount("http://", adapter)
+        self._session.mount("https://", adapter)
+
+    def send(self, method: str, url: str, body: bytes | None = None, headers: Any = None) -> Response:
+        raw = self._session.request(method, url, data=body, headers=headers, timeout=PATIENT)
+        return Response(raw.status_code, raw.content, raw)
+
+    def stream(self, method: str, url: str) -> tuple[int, bytes]:
+        with self._session.request(method, url, stream=True, timeout=PATIENT) as raw:
+            return raw.status_code, b"".join(raw.iter_content(1024))
+
+    def close(self) -> None:
+        self._session.close()
+
+
+class Urllib3(Client):
+    """`RetryPoolManager`."""
+
+    reads_body_in_attempt = True
+    follows_redirects_in_attempt = True
+
+    def __init__(self, connections: int, certificate: Path | None, **options: Any) -> None:
+        import urllib3
+
+        from redouble.clients.urllib3 import RetryPoolManager
+
+        self.errors, self.timeouts = urllib3.exceptions.HTTPError, urllib3.exceptions.TimeoutError
+        self._limits: dict[str, Any] = {"timeout": PATIENT, "pool_timeout": PATIENT}
+        trusted = {} if certificate is None else {"ca_certs": str(certificate)}
+        inner = urllib3.PoolManager(maxsize=connections, block=True, **trusted)
+        self._pool = RetryPoolManager(manager=inner, **options)
+
+    def send(self, method: str, url: str, body: bytes | None = None, headers: Any = None) -> Response:
+        raw = self._pool.request(method, url, body=body, headers=headers, **self._limits)
+        return Response(raw.status, raw.data, raw)
+
+    def stream(self, method: str, url: str) -> tuple[int, bytes]:
+        raw = self._pool.request(method, url, preload_content=False, **self._limits)
+        try:
+            return raw.status, b"".join(raw.stream(1024))
+        finally:
+            raw.release_conn()
+
+    def close(self) -> None:
+        self._pool.clear()
+
+
+CLIENTS: dict[str, type[Client]] = {
+    "httpx": Httpx,
+    "httpx-async": AsyncHttpx,
+    "requests": Requests,
+    "aiohttp": Aiohttp,
+    "urllib3": Urllib3,
+}
+NAMES = installed(CLIENTS)
+ASYNC_NAMES = [name for name in NAMES if CLIENTS[name].is_async]
+
+
+@contextmanager
+def open_client(
+    name: str, *, connections: int = 10, certificate: Path | None = None, **options: Any
+) -> Iterator[Any]:
+    """Open a client by its name, and close it at the end of the block."""
+    client = CLIENTS[name](connections, certificate, **options)
+    try:
+        yield client
+    finally:
+        client.close()
