@@ -247,7 +247,7 @@ def test_every_exported_name_is_on_the_page_of_its_module(module):
 
 
 # The errors of redouble as errors of a client library: users catch them by the names of either.
-OF_CLIENTS = {"BulkheadFull", "CircuitOpen", "DeadlineExceeded", "ResultRejected"}
+OF_CLIENTS = {"AttemptTimeout", "BulkheadFull", "CircuitOpen", "DeadlineExceeded", "ResultRejected"}
 # Not exported, as nothing outside needs them; apart, so that the tests can look at them by themselves.
 BY_THEMSELVES = {
     "redouble.policy": {"Unset"},
