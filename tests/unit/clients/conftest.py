@@ -85,7 +85,7 @@ class Handler(BaseHTTPRequestHandler):
         elif self.command != "HEAD":
             self.wfile.write(found.body)
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815 - names of http.server
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = answer  # noqa: N815 - names of http.server
 
     def log_message(self, *args):
         pass
