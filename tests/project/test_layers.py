@@ -50,6 +50,7 @@ LATE = {
 # Modules for one other package, which they import when they are used.
 WITH_OTHERS = {
     "testing.plugin": {"pytest"},
+    "_cli.dead_letters": {"redis"},
     "metrics._prometheus": {"prometheus_client"},
     "metrics._opentelemetry": {"opentelemetry"},
     "clients.aiohttp": {"aiohttp"},

@@ -22,7 +22,6 @@ STILL_WIDE = {
     "docs/how-to/observe-retries.md",
     "docs/reference/clients/httpx.md",
     "docs/reference/clients/requests.md",
-    "docs/reference/command-line.md",
 }
 
 

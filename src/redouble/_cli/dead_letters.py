@@ -1,334 +1,217 @@
-"""``redouble dead-letters``: list, show, replay and discard dead letters in a file."""
+"""``redouble dead-letters``: list, show, replay and delete dead letters in a file or in Redis.
+
+Each subcommand is a function of the letters and the options. It prints to stdout, raises `CommandError` if it
+cannot do what was asked, and returns the exit status, ``None`` for 0. `_parser` has the table of them.
+Stored text came from outside, so unprintable characters are escaped; JSON is ASCII.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
 from argparse import ArgumentTypeError
-from heapq import merge
 from itertools import islice
-from shutil import get_terminal_size
 
-from .._base.callables import ASYNC, SYNC, claims_async, flavour
-from .._base.table import safe, table
-from .._base.text import brief, one_line
-from ..dead_letters import DeadLetters, StoreError
-from ..policy import Policy
+from ..dead_letters import DeadLetters, RedisStore, StoreError
+from .letters import (
+    SOME_ID,
+    add_filters,
+    field_text,
+    find,
+    is_given,
+    letter_id,
+    print_letters,
+    selected,
+    selector,
+)
 from .output import (
     FAILURE,
     INCOMPLETE,
     USAGE,
     CommandError,
     Parser,
-    StatusLine,
     command_parser,
-    discard_output,
     print_error,
     print_text,
     seconds,
     to_json,
     whole_number,
 )
+from .replay import replay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from ..dead_letters import DeadLetter
+# Seconds to wait for Redis: for a connection, and for an answer.
+_TIMEOUTS = {"socket_connect_timeout": 10, "socket_timeout": 30}
 
-# How many letters that failed are named after a replay.
-_NAMED = 20
+_EXAMPLES = """examples:
+  redouble dead-letters list letters.db
+  redouble dead-letters list --redis redis://localhost:6379/0 --state parked
+  redouble dead-letters show letters.db 01M7EV6VCM
+  redouble dead-letters replay letters.db shop.repair:ship_again --error timeout
+  redouble dead-letters purge letters.db --older-than 30d --dry-run
 
-# Seconds between two reports of progress: on a terminal, and elsewhere.
-_ON_TERMINAL, _ELSEWHERE = 0.1, 10.0
+"redouble dead-letters COMMAND --help" shows the options of a command.
+
+"""
 
 STATUSES = """exit status:
-  0    all done
-  1    letters failed or were parked in a replay, or there is no such letter
+  0    success
+  1    letters failed or were parked in a replay, there is no such letter, or the purge was declined
   2    wrong usage, or the handler cannot be imported
-  3    the file is not there, or cannot be used
+  3    the file or Redis cannot be used
   130  interrupted (Ctrl-C); the letter in hand was released"""
 
 
 def dead_letters(arguments: Sequence[str]) -> int | None:
-    """Run one command and return the exit status."""
-    options: Any = _parser().parse_args(arguments)
-    path: str = options.path
-    if not os.path.exists(path):  # noqa: PTH110 - pathlib is slow to import
-        raise CommandError(f"there is no file {path}", FAILURE)
+    """Run one subcommand and return the exit status.
+
+    Raise `CommandError` with status 3 if the file or Redis cannot be used. A missing file is not created.
+    """
+    # With --redis there is no PATH. An optional argument would take the place of the one that follows it.
+    in_file = not any(word.partition("=")[0] == "--redis" for word in arguments)
+    options: Any = _parser(in_file=in_file).parse_args(arguments)
     try:
-        with DeadLetters(os.path.abspath(path)) as letters:  # noqa: PTH100
+        # Letters of any age are replayed and kept: the ttl of the program is not known here.
+        with DeadLetters(_file(options.path) if in_file else _redis(options), ttl=None) as letters:
             status: int | None = options.run(letters, options)
     except StoreError as error:
         raise CommandError(str(error), FAILURE) from error
     return status
 
 
-def _parser() -> Parser:
-    """Return the parser of all commands. Each sets ``run`` to the function that carries it out."""
-    about = "List, show, replay and discard dead letters in a file."
-    parser = command_parser("dead-letters", about, STATUSES)
+def _parser(*, in_file: bool) -> Parser:
+    """Return the parser of all subcommands. Each sets ``run`` to the function that carries it out.
+
+    With ``in_file`` they take PATH, the file of the letters.
+    """
+    about = "List, show, replay and delete dead letters in a file or in Redis."
+    parser = command_parser("dead-letters", about, _EXAMPLES + STATUSES)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Callable[[DeadLetters, Any], int | None], text: str) -> Parser:
-        """Add a command with the argument that all of them have."""
+        """Add a subcommand with the arguments that all of them have."""
         made = commands.add_parser(name, help=text, description=text.capitalize() + ".", epilog=STATUSES)
-        made.add_argument("path", metavar="PATH", help="the file that holds the letters")
+        if in_file:
+            made.add_argument("path", metavar="PATH", help="the file of the letters; none with --redis")
+        made.add_argument("--redis", metavar="URL", help="letters in Redis, such as redis://localhost:6379/0")
+        made.add_argument(
+            "--redis-key", default="letters", metavar="KEY", help="their key in Redis (letters)"
+        )
         made.set_defaults(run=run)
         return made
 
-    some_id = "an id, or a beginning that no other has"
-    option = command("list", _list, "list letters, the oldest first").add_argument
-    option("--queue", type=some_text, metavar="Q", help="only those of this queue")
-    option("--state", choices=("waiting", "leased", "parked"), help="only those in this state")
+    listed = command("list", _list, "list letters, the oldest first")
+    option = listed.add_argument
     option("--limit", type=whole_number(), default=100, metavar="N", help="at most N (100)")
     option("--json", action="store_true", help="one JSON object per line")
+    add_filters(listed, queue=None).add_argument(
+        "--state", choices=("waiting", "leased", "parked"), help="in this state"
+    )
 
-    option = command("show", _show, "show everything about one letter").add_argument
-    option("id", type=letter_id, metavar="ID", help=some_id)
+    option = command("show", _show, "show all fields of one letter").add_argument
+    option("id", type=letter_id, metavar="ID", help=SOME_ID)
     option("--json", action="store_true", help="as a JSON object on one line")
 
-    replay = command("replay", _replay, "pass letters to your function; delete those for which it returns")
-    option, which = replay.add_argument, replay.add_mutually_exclusive_group().add_argument
-    option("handler", type=handler_name, metavar="MODULE:FUNCTION", help="sync or async")
-    which("--queue", type=some_text, default="default", metavar="Q", help="(default)")
-    which("--id", type=letter_id, metavar="ID", help="only this letter, of any queue")
+    replayed = command(
+        "replay", _replay, "call a function with each letter, and delete the letters for which it succeeds"
+    )
+    option = replayed.add_argument
+    option("handler", type=handler_name, metavar="MODULE:FUNCTION", help="your function, sync or async")
     option("--limit", type=whole_number(), metavar="N", help="replay at most N letters (all)")
-    option("--attempts", type=whole_number(), default=1, metavar="N", help="for each letter (1)")
+    option("--attempts", type=whole_number(), default=1, metavar="N", help="attempts for each letter (1)")
     option("--park-after", type=whole_number(), default=5, metavar="N",
-           help="park after N replays without success (5)")  # fmt: skip
+           help="park a letter after N replays without success (5)")  # fmt: skip
     option("--lease", type=seconds(0.001, 86400), default=60.0, metavar="S",
-           help="seconds, or such as 5m (60); renewed meanwhile")  # fmt: skip
+           help="claim a letter for this time (60s), renewed while the function runs")  # fmt: skip
     option("--include-unreplayable", action="store_true", help="also those put with replayable=False")
     option("--json", action="store_true", help="a JSON object for each letter, and one for all")
+    add_filters(replayed, by_id=True)
 
     command("unpark", _unpark, "let parked letters be replayed again").add_argument(
-        "ids", type=letter_id, nargs="+", metavar="ID", help=some_id
+        "ids", type=letter_id, nargs="+", metavar="ID", help=SOME_ID
     )
-    command("discard", _discard, "delete letters").add_argument(
+    command("discard", _discard, "delete letters by their ids").add_argument(
         "ids", type=letter_id, nargs="+", metavar="ID", help="a whole id"
     )
-    option = command("purge", _purge, "delete the old letters of a queue").add_argument
-    option("--older-than", type=age, metavar="AGE", help="such as 14d, 36h, 90m, 30s (14d)")
-    option("--queue", type=some_text, default="default", metavar="Q", help="(default)")
+    purged = command("purge", _purge, "delete old letters of a queue; ask first")
+    purged.add_argument("--dry-run", action="store_true", help="list the letters, and delete nothing")
+    purged.add_argument("--yes", action="store_true", help="delete without a question")
+    add_filters(purged, older_than="14d")
     return parser
 
 
-# Reading
+# The store
+
+
+def _file(path: str) -> str:
+    """Return the absolute path of an existing file; raise `CommandError` with status 3 if it is missing."""
+    if not os.path.exists(path):  # noqa: PTH110 - pathlib is slow to import
+        raise CommandError(f"there is no file {path}", FAILURE)
+    return os.path.abspath(path)  # noqa: PTH100
+
+
+def _redis(options: Any) -> RedisStore:
+    """Return the store in Redis that the options name; nothing is sent yet.
+
+    The password may be in the environment variable ``REDISCLI_AUTH``, as for ``redis-cli``, since arguments
+    are visible to all users of the machine. A URL is never printed: it may contain the password.
+    """
+    try:
+        import redis  # type: ignore[import-not-found, unused-ignore]
+    except ImportError as error:
+        text = "--redis needs the package redis: install it with 'python -m pip install redis'"
+        raise CommandError(text, FAILURE) from error
+    try:
+        package: Any = redis
+        password = os.environ.get("REDISCLI_AUTH")
+        client = package.Redis.from_url(options.redis, password=password, **_TIMEOUTS)
+        return RedisStore(client, options.redis_key)
+    except ValueError as error:
+        text = "--redis must be a URL such as redis://localhost:6379/0, rediss://host or unix:///path"
+        raise CommandError(str(error) if str(error).startswith("key ") else text, USAGE) from error
+
+
+# Subcommands
 
 
 def _list(letters: DeadLetters, options: Any) -> None:
-    """Print the letters of one queue or of all, in order, and how many each queue has.
-
-    The table is as wide as the terminal, from 80 to 120 columns; queue, function and error are cut to fit.
-    """
-    queues = list(letters.depths()) if options.queue is None else [options.queue]
-    # Ids sort by time, so the queues together are in order too.
-    every: Iterator[DeadLetter] = merge(*map(letters.queue, queues), key=lambda letter: letter.id)
+    """Print the selected letters, and how many each queue has; as JSON the letters alone, one on a line."""
+    every = selected(letters, options)
     if options.state is not None:
         every = (letter for letter in every if letter.state == options.state)
+    shown = list(islice(every, options.limit))
     if options.json:
-        for letter in islice(every, options.limit):
+        for letter in shown:
             print_text(to_json(letter.as_dict()))
         return
-    rows = [_row(letter) for letter in islice(every, options.limit)]
-    if rows:
-        head = ("id", "queue", "function", "error", "tries", "age", "state")
-        width = max(80, min(get_terminal_size((120, 24)).columns, 120))
-        # Of a function's name the end says most, after its modules and classes.
-        print_text(table(head, rows, left=7, width=width, shrink=(1, 2, 3), keep_end={2}) + "\n")
+    print_letters(shown)
     if next(every, None) is not None:
         print_text(f"There are more than these {options.limit}; --limit shows them.")
     depths = letters.store.depths()
+    if depths and not shown:
+        print_text("No letter matches the options.\n")
     for queue, (depth, parked) in depths.items():
         print_text(f"{queue}: {depth} waiting or leased, {parked} parked")
     if not depths:
-        print_text("There are no letters.")
-
-
-def _row(letter: DeadLetter) -> tuple[str, ...]:
-    """Return what the table shows of a letter."""
-    return (
-        letter.id,
-        letter.queue,
-        letter.function or "-",
-        one_line(letter.error_type or "", letter.error_message or "") or "-",
-        str(letter.attempts),
-        since(letter.dead_lettered_at),
-        letter.state,
-    )
+        print_text(f"There are no letters in {letters.store.name}.")
 
 
 def _show(letters: DeadLetters, options: Any) -> None:
-    """Print all fields of a letter."""
+    """Print all fields of a letter: one on a line, and below their names the payload and the traceback."""
     fields = find(letters, options.id).as_dict()
-    print_text(to_json(fields) if options.json else "\n".join([_field(*field) for field in fields.items()]))
-
-
-def _field(name: str, value: Any) -> str:
-    """Return a field as text: the payload as JSON, the traceback as it is, others on one line."""
-    if name == "payload":
-        text = to_json(value, ensure_ascii=False, indent=2)
-    elif name == "traceback" and value is not None:
-        text = value.rstrip("\n").expandtabs()
-    else:
-        return f"{name + ':':21}{'-' if value is None else safe(str(value))}"
-    # Indented, so that no line of it looks like another field.
-    return f"{name}:\n{text}".replace("\n", "\n    ")
-
-
-def since(moment: str) -> str:
-    """Return how long ago that was: ``"45s"``, ``"12m"``, ``"5h"``, ``"13d"``."""
-    from datetime import datetime
-
-    try:
-        seconds = max(0.0, time.time() - datetime.fromisoformat(moment).timestamp())
-    except ValueError:  # another program wrote it
-        return "?"
-    for unit, size, until in (("s", 1, 120), ("m", 60, 7200), ("h", 3600, 172800)):
-        if seconds < until:
-            return f"{seconds // size:.0f}{unit}"
-    return f"{seconds // 86400:.0f}d"
-
-
-def find(letters: DeadLetters, beginning: str) -> DeadLetter:
-    """Return the letter with this id, or the only one whose id begins with it."""
-    letter = letters.get(beginning)
-    if letter is not None:
-        return letter
-    found = [
-        letter
-        for queue in letters.depths()
-        for letter in letters.list(queue=queue, after=beginning, limit=2)
-        if letter.id.startswith(beginning)
-    ]
-    if len(found) == 1:
-        return found[0]
-    raise CommandError(
-        f"more than one letter has an id that begins with {beginning}: give more of it"
-        if found
-        else f"there is no letter with the id {beginning}"
-    )
-
-
-# Replaying
+    text = to_json(fields) if options.json else "\n".join([field_text(*field) for field in fields.items()])
+    print_text(text)
 
 
 def _replay(letters: DeadLetters, options: Any) -> int | None:
-    """Pass the letters of a queue, or one letter, to the user's function, and report the outcomes."""
-    handler = _imported(options.handler)
-    # A letter of any age may be replayed by hand: the ttl of the program is not known here.
-    letters = DeadLetters(letters.store, ttl=None, queue=options.queue)
+    """Replay the selected letters, or the one with the id."""
     only = None if options.id is None else find(letters, options.id).id
-    depth = letters.depth() if only is None else 1
-    if not depth:
-        print_error(f"no letter waits in the queue {options.queue}")
-    report = Report(min(depth, options.limit or depth), as_json=options.json)
-    fields: Any = {
-        "id": only, "limit": options.limit, "lease": options.lease, "park_after": options.park_after,
-        "include_unreplayable": options.include_unreplayable, "progress": report.add,
-    }  # fmt: skip
-    try:
-        with report:
-            if flavour(handler) == ASYNC or claims_async(handler):
-                import asyncio
-
-                asyncio.run(letters.areplay(handler, Policy(attempts=options.attempts), **fields))
-            else:
-                letters.replay(handler, Policy(attempts=options.attempts), **fields)
-    except TypeError as error:  # not of the handler: its errors are stored
-        raise CommandError(f"{options.handler} returns an awaitable: use async def", USAGE) from error
-    report.name_failures(letters)
-    failed = report.counts["failed"] or report.counts["parked"]
-    return INCOMPLETE if failed or (only is not None and not report.counts["replayed"]) else None
-
-
-def _imported(name: str) -> Any:
-    """Import the user's function, also from the current directory, as ``python -m`` does."""
-    from pkgutil import resolve_name
-
-    try:
-        # The script that pip installs has its own directory in sys.path instead.
-        if not sys.flags.safe_path and (here := os.getcwd()) not in sys.path:  # noqa: PTH109 - slow to import
-            sys.path.insert(0, here)
-        handler = resolve_name(name)
-    except Exception as error:
-        raise CommandError(f"cannot import {name}: {brief(error)}", USAGE) from error
-    if not callable(handler):
-        raise CommandError(f"{name} is not a function", USAGE)
-    if flavour(handler) not in (SYNC, ASYNC):
-        raise CommandError(f"{name} is a generator: calling it would do nothing", USAGE)
-    return handler
-
-
-class Report:
-    """Counts the outcomes of a replay, and prints progress meanwhile and a summary at the end.
-
-    With JSON, the output of the handler goes to stderr, so that it does not come between the lines.
-    """
-
-    def __init__(self, total: int, *, as_json: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        self.counts = {"replayed": 0, "failed": 0, "parked": 0, "skipped": 0}
-        self._total, self._json, self._clock = total, as_json, clock
-        self._failed: list[str] = []
-        self._out: Any = sys.stdout
-        self._line = StatusLine(None if as_json and self._out.isatty() else sys.stderr)
-        self._pause = _ON_TERMINAL if self._line.visible else _ELSEWHERE
-        self._due = clock() + (0.0 if self._line.visible else _ELSEWHERE)
-
-    def __enter__(self) -> None:
-        """Send the output of the handler to stderr, if there is JSON on stdout."""
-        if self._json:
-            sys.stdout = sys.stderr
-
-    def __exit__(self, *error: object) -> None:
-        """Erase the progress, and print the counts."""
-        sys.stdout = self._out
-        self._line.__exit__(*error)
-        self._print(to_json(self.counts) if self._json else self._summary())
-
-    def add(self, letter: DeadLetter, outcome: str) -> None:
-        """Count an outcome."""
-        self.counts[outcome] += 1
-        if outcome in ("failed", "parked"):
-            self._failed.append(letter.id)
-        if self._json:
-            self._print(to_json({"id": letter.id, "queue": letter.queue, "outcome": outcome}))
-        if self._clock() >= self._due:
-            self._due = self._clock() + self._pause
-            text = f"{sum(self.counts.values())} of {self._total}: {self._summary()}"
-            if self._line.visible:
-                self._line.show(text)
-            else:
-                self._print(text, sys.stderr)
-
-    def _summary(self) -> str:
-        """Return the counts in words."""
-        return ", ".join([f"{count} {outcome}" for outcome, count in self.counts.items()])
-
-    def name_failures(self, letters: DeadLetters) -> None:
-        """Print which letters failed, and why."""
-        if self._json:
-            return
-        for failed in self._failed[:_NAMED]:
-            letter = letters.get(failed)
-            if letter is not None:
-                self._print(safe(f"{failed}: {letter.last_replay_error}"))
-        if len(self._failed) > _NAMED:
-            self._print(f"and {len(self._failed) - _NAMED} more")
-
-    def _print(self, line: str, stream: Any = None) -> None:
-        """Print a line. A reader that closed the pipe is no reason to stop the replay."""
-        stream = stream or self._out
-        try:
-            print(line, file=stream, flush=True)
-        except BrokenPipeError:
-            discard_output(stream)
-
-
-# Discarding
+    where = selector(options) if is_given(options, "older_than", "newer_than", "function", "error") else None
+    return replay(letters.queue(options.queue), options, only=only, where=where)
 
 
 def _each(ids: Iterable[str], act: Callable[[str], str]) -> int | None:
@@ -355,7 +238,7 @@ def _discard(letters: DeadLetters, options: Any) -> int | None:
 
 
 def _unpark(letters: DeadLetters, options: Any) -> int | None:
-    """Let parked letters be replayed again."""
+    """Let parked letters be replayed again; return 1 if one of them is missing or not parked."""
 
     def act(beginning: str) -> str:
         letter = find(letters, beginning)
@@ -366,27 +249,47 @@ def _unpark(letters: DeadLetters, options: Any) -> int | None:
     return _each(options.ids, act)
 
 
-def _purge(letters: DeadLetters, options: Any) -> None:
-    """Delete the old letters of a queue, and print how many."""
-    count = letters.purge(options.older_than, queue=options.queue)
-    print_text(f"purged {count} {'letter' if count == 1 else 'letters'} of the queue {safe(options.queue)}")
+def _purge(letters: DeadLetters, options: Any) -> int | None:
+    """Delete the selected letters of a queue, and print how many. Letters that are being replayed stay.
+
+    Unless ``--yes`` is given, ask first, and return 1 if the answer is not yes; where no terminal can be
+    asked, raise `CommandError` with status 2. ``--dry-run`` prints the letters instead.
+    """
+    queue = f"of the queue {options.queue}"
+    can_ask = sys.stdin is not None and sys.stdin.isatty()
+    if not (options.yes or options.dry_run or can_ask):
+        raise CommandError(
+            "purge deletes letters, and there is no terminal to ask: "
+            "add --yes to delete them, or --dry-run to list them",
+            USAGE,
+        )
+    if options.dry_run or not options.yes:
+        old = [letter for letter in selected(letters, options) if letter.state != "leased"]
+        if options.dry_run:
+            print_letters(old)
+            print_text(f"{_count(old)} {queue} would be deleted")
+            return None
+        if old and not _confirm(f"Delete {_count(old)} {queue}?"):
+            print_text("nothing was deleted")
+            return INCOMPLETE
+    where = selector(options) if is_given(options, "function", "error", "newer_than") else None
+    purged = letters.purge(options.older_than, options.queue, where=where)
+    print_text(f"purged {_count(range(purged))} {queue}")
+    return None
+
+
+def _count(letters: Sequence[object]) -> str:
+    """Return the number of letters in words."""
+    return f"{len(letters)} letter{'' if len(letters) == 1 else 's'}"
+
+
+def _confirm(question: str) -> bool:
+    """Ask on the terminal, and return whether the answer is ``y`` or ``yes``. The end of the input is no."""
+    print_text(f"{question} [y/N] ", file=sys.stderr, end="", flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 # Argument types
-
-
-def some_text(text: str) -> str:
-    """Read a text that is not empty."""
-    if not text:
-        raise ArgumentTypeError("must not be empty")
-    return text
-
-
-def letter_id(text: str) -> str:
-    """Read an id, or the beginning of one, in any case."""
-    if not (text.isascii() and text.isalnum()):
-        raise ArgumentTypeError(f"must be letters and digits, got {text!r}")
-    return text.upper()
 
 
 def handler_name(text: str) -> str:
@@ -395,10 +298,3 @@ def handler_name(text: str) -> str:
     if not (module and name):
         raise ArgumentTypeError(f"must be written as module:function, got {text!r}")
     return text
-
-
-def age(text: str) -> float:
-    """Read a duration that has a unit: ``"14d"``, ``"36h"``, ``"90m"`` or ``"30s"``."""
-    if not text[-1:].isalpha():
-        raise ArgumentTypeError(f"must be a figure and one of d, h, m, s, such as 14d, got {text!r}")
-    return seconds(0, 10**9)(text)

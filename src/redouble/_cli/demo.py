@@ -1,23 +1,29 @@
-"""``redouble demo``: call a flaky server on loopback, and draw the retries of many clients."""
+"""``redouble demo``: call a flaky server on loopback, and draw the retries of many clients.
+
+The code that is printed is the code that runs: the source of `fetch`, and decorators made of the very fields
+that are passed to `retry`. Only the listener that prints the attempts is left out.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from inspect import getsource
 from itertools import accumulate, chain, repeat
 from random import Random
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 from .._base.callables import name_of
 from .._engine.decorate import retry
 from ..backoff import delays, exponential, full_jitter
 from ..events import Event, Recovered, Retrying
 from .charts import sparkline
-from .output import command_parser, print_text, wrap_text
+from .output import command_parser, print_text, text_width, wrap_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,44 +44,48 @@ _SCRIPT: dict[str, list[tuple[int, dict[str, str]] | str]] = {
     "/shaky": [_DROP, (200, {})],
 }
 
-# The sync calls: title, method, path, fields of the policy.
+# The sync calls: title, method, path, fields of the policy. And the fields of the async calls.
 _CALLS: list[tuple[str, str, str, dict[str, Any]]] = [
-    ("1. A GET that gets a 503, then a dropped connection, then an answer:", "GET", "/flaky", {}),
-    ("2. A GET that must wait 0.7 s (Retry-After); never less, a bit more:", "GET", "/busy", {}),
-    ("3. A POST that gets a 500 may have acted, so it is not retried:", "POST", "/orders", {}),
+    ("1. A GET gets a 503, then a dropped connection, then an answer:", "GET", "/flaky", {"base": 0.4}),
+    ("2. The server asks for a wait of 0.7 s (Retry-After):", "GET", "/busy", {"base": 0.4}),
+    ("3. A POST that gets a 500 may have acted, so it is not retried:", "POST", "/orders", {"base": 0.4}),
     (
-        "4. A server that stays down, and a deadline of 1 s:",
+        "4. The server stays down; the call has 1 s in all:",
         "GET",
         "/down",
-        {"attempts": None, "deadline": 1.0},
+        {"base": 0.4, "attempts": None, "deadline": 1.0},
     ),
 ]
+_ASYNC: dict[str, Any] = {"base": 0.4, "timeout": 0.3}
 
 _EPILOG = """exit status:
   0    success
   130  interrupted (Ctrl-C)"""
 
-# The simulated clients, attempts, seed; the chart: columns, and seconds of each.
-_CLIENTS, _ATTEMPTS, _SEED = 300, 4, 1
-_COLUMNS, _WIDTH = 60, 0.125
+# The simulated clients, attempts, seed; and the seconds that the chart shows.
+_CLIENTS, _ATTEMPTS, _SEED, _SECONDS = 300, 4, 1, 7.5
 
 
 def demo(arguments: Sequence[str]) -> None:
-    """Start the server, call it, and print what happens.
+    """Start the server, call it, and print the code, each attempt when it happens, and two charts.
 
-    The server runs in a thread, and is stopped at the end, after an interrupt too.
+    It takes a few seconds. The server runs in a thread, and is stopped at the end, after an interrupt too.
     """
-    text = "Call a flaky server on loopback, then draw the retries of many clients."
-    command_parser("demo", text, _EPILOG).parse_args(arguments)
+    text = "Call a flaky server on loopback and show the code, the attempts and the waits."
+    parser = command_parser("demo", text, _EPILOG)
+    parser.parse_args(arguments)
     steps = {path: chain(steps, repeat(steps[-1])) for path, steps in _SCRIPT.items()}
     handler = type("Handler", (_Handler,), {"steps": steps})
     with _Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()
         try:
-            _print("A small server on loopback fails on purpose. redouble calls it.\n")
+            _print("A small server on loopback fails on purpose. This function calls it, with @retry:\n")
+            _print_code(_source(fetch))
+            _print("")
             _sync_calls(f"http://127.0.0.1:{server.server_port}")
             _print("5. Two async calls at once: one hangs and times out, one is dropped:", "bold")
+            _print_code(_decorator(_ASYNC) + "\nasync def fetch(path): ...")
             for answer in asyncio.run(_async_calls(server.server_port)):
                 _print(f"   answer: {answer}", "green")
             _print("\n6. Why jitter: 300 clients fail at the same instant, and retry three times:", "bold")
@@ -84,7 +94,24 @@ def demo(arguments: Sequence[str]) -> None:
         finally:
             server.shutdown()
             thread.join()
-    _print("Next: python -m redouble explain 503, or in Python: help(redouble.retry)")
+    program = parser.prog.removesuffix(" demo")
+    _print(f"Next: {program} explain 503, or in Python: help(redouble.retry)")
+    address = _documentation()
+    if address:
+        print_text(f"Documentation:\n{address}")
+
+
+def _documentation() -> str:
+    """Return the address of the documentation in the metadata of the installed package, if there is one."""
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    try:
+        urls = metadata("redouble").get_all("Project-URL") or []
+    except PackageNotFoundError:  # runs from a checkout
+        urls = []
+    return next(
+        (url for name, _, url in (line.partition(", ") for line in urls) if name == "Documentation"), ""
+    )
 
 
 # The server
@@ -126,25 +153,21 @@ class _Server(ThreadingHTTPServer):
 # The calls
 
 
-def _fetch(url: str, method: str) -> str:
-    """Return the body of a response; raise what ``urllib`` raises."""
-    request = urllib.request.Request(url, method=method)  # noqa: S310 - loopback
-    try:
-        with urllib.request.urlopen(request, timeout=2) as response:  # noqa: S310
-            return str(response.read().decode().strip())
-    except urllib.error.HTTPError as error:
-        error.close()  # it is also the response, and Python 3.14 warns if it is left open
-        raise
+def fetch(url: str, method: str) -> Any:
+    request = Request(url, method=method)  # noqa: S310 - loopback
+    with urlopen(request, timeout=2) as response:  # noqa: S310
+        return response.read().decode().strip()
 
 
 def _sync_calls(base: str) -> None:
     """Make the sync calls, one after the other: one recovers, one must wait, two are given up."""
     for title, method, path, fields in _CALLS:
         _print(title, "bold")
-        fetch = retry(listeners=[_reporter()], base=0.4, name=method, **fields)(_fetch)
+        _print_code(_decorator(fields))
         try:
-            answer = fetch(base + path, method)
+            answer = retry(listeners=[_reporter()], **fields)(fetch)(base + path, method)
         except OSError as error:
+            _close(error)
             _print(f"   {type(error).__name__}: {error}", "red")
             for note in getattr(error, "__notes__", ()):
                 _print("   " + note.replace("\n", "\n   "))
@@ -170,8 +193,7 @@ async def _async_calls(port: int) -> list[str]:
     """Make two async calls at once and return their answers."""
 
     async def call(path: str) -> str:
-        fetch = retry(listeners=[_reporter(path)], base=0.4, timeout=0.3, name=path)(_async_fetch)
-        return await fetch(port, path)
+        return await retry(listeners=[_reporter(path)], **_ASYNC)(_async_fetch)(port, path)
 
     return list(await asyncio.gather(call("/slow"), call("/shaky")))
 
@@ -191,6 +213,7 @@ def _reporter(name: str = "") -> Callable[[Event], None]:
         at = f"   {time.monotonic() - began:4.2f} s  {name}attempt {event.attempt}"
         try:
             if isinstance(event, Retrying):
+                _close(event.error)
                 _print(f"{at} failed: {event.error_type}: {event.error_message}", "red")
                 _print(f"           {event.cause}; next attempt in {event.delay or 0.0:.2f} s", "yellow")
             elif isinstance(event, Recovered):
@@ -201,24 +224,52 @@ def _reporter(name: str = "") -> Callable[[Event], None]:
     return report
 
 
+def _close(error: object) -> None:
+    """Close an error that is also a response: Python 3.14 warns if it is left open."""
+    if isinstance(error, HTTPError):
+        error.close()
+
+
 def _print(text: str, style: str | None = None) -> None:
     """Print at once, into a pipe too: the reader is to see the waits."""
-    print_text(wrap_text(text), style, flush=True)
+    print_text(wrap_text(text, text_width() - 1), style, flush=True)
+
+
+def _source(function: Callable[..., Any]) -> str:
+    """Return the source of a function, without comments for linters; its name alone if it is missing."""
+    try:
+        return re.sub(" +# noqa.*", "", getsource(function))
+    except OSError:
+        return f"def {name_of(function)}(...): ..."
+
+
+def _decorator(fields: dict[str, Any]) -> str:
+    """Return the decorator with these fields, as code."""
+    return f"@retry({', '.join([f'{name}={value!r}' for name, value in fields.items()])})"
+
+
+def _print_code(code: str) -> None:
+    """Print code, indented and not wrapped."""
+    print_text("   " + code.strip().replace("\n", "\n   "), "dim", flush=True)
 
 
 def _chart(title: str, backoff: Backoff) -> str:
-    """Return a chart of the retries over time, if all clients fail at 0 s and no retry succeeds."""
-    counts = _arrivals(backoff)
+    """Return a chart of the retries over time, if all clients fail at 0 s and no retry succeeds.
+
+    A column is an eighth of a second, or a quarter on a narrow terminal.
+    """
+    per_second = 8 if text_width() > 66 else 4
+    counts = _arrivals(backoff, per_second)
     line = sparkline(counts, encoding=getattr(sys.stdout, "encoding", None))
-    axis = "".join([f"{second:<8}" for second in range(_COLUMNS // 8 + 1)]).rstrip()
-    head = f"{title} ({name_of(backoff)}): at most {max(counts)} at once"
+    axis = "".join([f"{second:<{per_second}}" for second in range(int(_SECONDS) + 1)]).rstrip()
+    head = f"{title}, delays({name_of(backoff)}, attempts={_ATTEMPTS}): at most {max(counts)} at once"
     return f"   {head}\n   {line.rstrip()}\n   {axis} s"
 
 
-def _arrivals(backoff: Backoff) -> list[int]:
+def _arrivals(backoff: Backoff, per_second: int = 8) -> list[int]:
     """Count the retries that arrive within each column of the chart."""
-    rng, counts = Random(_SEED), [0] * _COLUMNS
+    rng, counts = Random(_SEED), [0] * int(_SECONDS * per_second)
     for _ in range(_CLIENTS):
         for moment in accumulate(delays(backoff, attempts=_ATTEMPTS, rng=rng)):
-            counts[int(moment / _WIDTH)] += 1
+            counts[int(moment * per_second)] += 1
     return counts

@@ -169,8 +169,8 @@ def text_width(most: int = 80, least: int = 40) -> int:
     return min(max(get_terminal_size((80, 24)).columns, least), most)
 
 
-# What a line begins with: its indentation, and its first column if two spaces follow it.
-_BEFORE_TEXT = re.compile(r" *(?:\S+ {2,}(?=\S))?")
+# What a line begins with: its indentation, and a first column of one or two words if two spaces follow it.
+_BEFORE_TEXT = re.compile(r" *(?:\S+(?: \S+)? {2,}(?=\S))?")
 
 
 def wrap_text(text: str, width: int = 79, *, hanging: int = 2) -> str:

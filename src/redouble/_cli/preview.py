@@ -18,6 +18,7 @@ from .output import (
     command_parser,
     print_error,
     print_text,
+    text_width,
     to_json,
     wrap_text,
 )
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
 # The waits of a call that are counted at most; random waits in total; and limits for the number of calls.
 _COUNTED, _WAITS, _FEWEST_CALLS, _MOST_CALLS = 1000, 200_000, 200, 5000
 
-# Rows of the table: the first ones, and the last.
-_ROWS = 12
+# Rows of the table: the first ones, and the last. The columns that it takes, and its heads.
+_ROWS, _TABLE = 12, 77
+_HEADS = {"wait": "wait before it, in seconds", "waited": "waited so far, in seconds"}
 
 _EPILOG = """examples:
   redouble preview
@@ -207,32 +209,49 @@ def _percentiles(totals: Sequence[float]) -> dict[str, float]:
 
 
 def _print(figures: dict[str, Any]) -> None:
-    """Print the table of waits, the totals, and the description of the policy."""
-    rows, policy = figures["retries"], figures["policy"]
+    """Print the table of waits, the totals, and the description of the policy.
+
+    On a narrow terminal there are two tables: the waits, and the sums of them.
+    """
+    rows, policy, width = figures["retries"], figures["policy"], text_width()
     limited = policy["deadline"] is not None or policy["give_up_after"] is not None
-    if rows:
-        print_text("         wait before it, in seconds    waited so far, in seconds", "bold")
-        head = "  shortest   typical   longest"
-        print_text("attempt" + 2 * head + ("   reached" if limited else ""), "bold")
-        lines = [_line(row, limited) for row in rows]
-        if len(lines) > _ROWS:
-            lines[_ROWS - 1 : -1] = [f"{'...':>7}  {len(lines) - _ROWS} more"]
-        print_text("\n".join(lines) + "\n")
+    if rows and width > _TABLE:
+        _print_table(rows, ["wait", "waited"], 10, limited)
+    elif rows:
+        _print_table(rows, ["wait"], 8, limited)
+        _print_table(rows, ["waited"], 8, limited)
     if not figures["complete"]:
         print_text(f"Only the first {_COUNTED} waits are counted.")
     totals = [f"{name} {_seconds(total)} s" for name, total in figures["total"].items()]
-    print_text(f"Worst case:     {_seconds(figures['worst_case'])} s of waiting")
-    print_text(f"Total waiting:  {', '.join(totals)}")
+    drawn = f"of {figures['calls_drawn']} calls that never succeed (seed {figures['seed']})"
+    for line in (
+        f"Worst case:     {_seconds(figures['worst_case'])} s of waiting",
+        f"Total waiting:  {', '.join(totals)}, {drawn}",
+        "",
+        *figures["description"],
+    ):
+        print_text(wrap_text(line, width - 1))
+
+
+def _print_table(rows: Sequence[Any], parts: Sequence[str], size: int, limited: bool) -> None:
+    """Print shortest, typical and longest of each part, in columns of a size. Of many rows some are left out.
+
+    The share of calls that reach an attempt is shown only with a limit in time: without one it is 100%.
+    """
+    names = [f"{name:>{size}}" for name in ("shortest", "typical", "longest")]
+    space = " " * (size < 10)  # between "attempt" and "shortest"
+    print_text(f"{'':9}{''.join([f'{_HEADS[part]:{3 * size}}' for part in parts])}".rstrip(), "bold")
     print_text(
-        f"                of {figures['calls_drawn']} calls that never succeed (seed {figures['seed']})\n"
+        "attempt" + space + "".join(names * len(parts)) + (f"{'reached':>{size}}" if limited else ""), "bold"
     )
-    print_text(wrap_text("\n".join(figures["description"])))
-
-
-def _line(row: dict[str, Any], limited: bool) -> str:
-    """Return a line of the table; the share of calls that get there is shown only with a limit in time."""
-    figures = [f"{_seconds(figure):>10}" for figure in (*row["wait"].values(), *row["waited"].values())]
-    return f"{row['attempt']:7}{''.join(figures)}" + (f"{row['reached']:10.0%}" if limited else "")
+    lines: list[str] = []
+    for row in rows:
+        cells = [f"{_seconds(figure):>{size}}" for part in parts for figure in row[part].values()]
+        share = f"{row['reached']:{size}.0%}" if limited else ""
+        lines.append(f"{row['attempt']:7}{space}{''.join(cells)}{share}")
+    if len(lines) > _ROWS:
+        lines[_ROWS - 1 : -1] = [f"{'...':>7}  {len(lines) - _ROWS} more"]
+    print_text("\n".join(lines) + "\n")
 
 
 def _seconds(figure: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
 import re
 import signal
@@ -39,8 +40,8 @@ def test_the_demo_shows_the_story_of_each_call(shown):
     assert "attempt 2 failed: RemoteDisconnected" in shown
     assert "attempt 3 succeeded" in shown
     assert "rate_limited; next attempt in" in shown
-    assert "gave up on POST after 1 attempt: repeating this POST might act twice" in shown
-    assert "DeadlineExceeded: gave up on GET after" in shown
+    assert "gave up on fetch after 1 attempt: repeating this POST might act twice" in shown
+    assert "DeadlineExceeded: gave up on fetch after" in shown
     assert "/slow, attempt 1 failed: TimeoutError: attempt 1 took longer than its timeout of 0.3 s" in shown
     assert "/shaky, attempt 1 failed: ConnectionResetError: the server hung up" in shown
     assert shown.count("answer: hello") == 4
@@ -49,6 +50,46 @@ def test_the_demo_shows_the_story_of_each_call(shown):
 @pytest.mark.slow
 def test_the_demo_fits_80_columns(shown):
     assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_the_demo_shows_the_code_that_it_runs(shown):
+    assert (
+        "   def fetch(url: str, method: str) -> Any:\n       request = Request(url, method=method)\n" in shown
+    )
+    assert "noqa" not in shown
+    for _, _, _, fields in _demo._CALLS:
+        assert f"   {_demo._decorator(fields)}\n" in shown
+    assert eval(_demo._decorator(_demo._CALLS[-1][3])[1:], {"retry": dict}) == _demo._CALLS[-1][3]
+
+
+def test_a_package_without_its_source_shows_the_name_of_the_function(monkeypatch):
+    def missing(function):
+        raise OSError("could not get source code")
+
+    monkeypatch.setattr(_demo, "getsource", missing)
+    assert _demo._source(_demo.fetch) == "def fetch(...): ..."
+
+
+def test_the_demo_ends_with_a_command_and_the_address_of_the_documentation(shown):
+    address = importlib.metadata.metadata("redouble").get_all("Project-URL")[1].partition(", ")[2]
+    assert shown.endswith(
+        "Next: python -m redouble explain 503, or in Python: help(redouble.retry)\n"
+        f"Documentation:\n{address}\n"
+    )
+
+
+def test_without_metadata_the_demo_names_no_address(monkeypatch):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "metadata", missing)
+    assert _demo._documentation() == ""
+
+
+def test_on_a_narrow_terminal_the_chart_has_fewer_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = _demo._chart("with", full_jitter).split("\n")
+    assert max(map(len, lines[1:])) <= 40
 
 
 @pytest.mark.slow
@@ -74,9 +115,8 @@ def test_without_jitter_the_herd_comes_back_as_one_and_with_it_spread_out():
     ]
     assert sum(together) == sum(spread) == 900
     assert max(spread) < 75
-    assert f"with jitter (full_jitter): at most {max(spread)} at once" in _demo._chart(
-        "with jitter", full_jitter
-    )
+    head = f"with jitter, delays(full_jitter, attempts=4): at most {max(spread)} at once"
+    assert head in _demo._chart("with jitter", full_jitter)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,16 @@ def test_the_page_tells_every_option_of_every_command(capsys):
         options = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out)) - {"--help"}
         told = set(re.findall(r"`(--[a-z][a-z-]+)", section))
         assert options - told == set(), name
+
+
+@pytest.mark.parametrize("name", ["explain", "preview"])
+def test_the_page_shows_what_a_command_prints(capsys, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "80")
+    page = (ROOT / "docs" / "reference" / "command-line.md").read_text("utf-8")
+    section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+    command, shown = re.findall(r"```(?:sh|text)\n(.*?)```", section, re.DOTALL)[:2]
+    main(shlex.split(command)[1:])
+    assert capsys.readouterr().out.startswith(shown.removesuffix("...\n"))
 
 
 @pytest.mark.parametrize(

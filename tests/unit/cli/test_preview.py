@@ -313,3 +313,17 @@ def test_attempts_for_ever_are_shown_as_far_as_they_are_counted(as_json, preview
     out = preview("--attempts", "inf")[1]
     assert "Only the first 1000 waits are counted." in out
     assert "Calls for ever" in out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--attempts", "40", "--deadline", "1h"], ["--base", "9999s", "--cap", "inf"]],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("columns", [40, 77, 78])
+def test_every_line_fits_the_terminal(capsys, monkeypatch, options, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["preview", *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert len([line for line in lines if line.startswith("attempt")]) == (1 if columns == 78 else 2)

@@ -32,11 +32,11 @@ def test_a_list_has_one_line_for_each_letter_of_all_queues_the_oldest_first(comm
     ids = [letter["id"] for letter in records(command("list", "--json")[1])]
     assert (status, err) == (0, "")
     assert out.splitlines() == [
-        "id                          queue     function   error               tries  age  state",
-        f"{ids[0]}  default   shop.ship  TimeoutError: slow  4      3d   waiting",
-        f"{ids[1]}  critical  pay        no funds            1      5h   waiting",
-        f"{ids[2]}  default   -          -                   1      11m  waiting",
-        f"{ids[3]}  default   -          -                   1      0s   waiting",
+        "id                          age  attempts  state    queue     function   error",
+        f"{ids[0]}  3d   4         waiting  default   shop.ship  TimeoutError: slow",
+        f"{ids[1]}  5h   1         waiting  critical  pay        no funds",
+        f"{ids[2]}  11m  1         waiting  default   -          -",
+        f"{ids[3]}  0s   1         waiting  default   -          -",
         "",
         "critical: 1 waiting or leased, 0 parked",
         "default: 3 waiting or leased, 0 parked",
@@ -79,30 +79,73 @@ def test_a_list_goes_to_its_limit_and_says_that_there_is_more(command, letters, 
     assert "There are more" not in command("list", "--limit", 5)[1]
 
 
-def test_a_list_of_nothing_says_so(command, letters):
+def test_a_list_of_nothing_says_so(command, letters, path):
     letters.depth()
-    assert command("list") == (0, "There are no letters.\n", "")
+    assert command("list") == (0, f"There are no letters in {path}.\n", "")
     assert command("list", "--json") == (0, "", "")
 
 
-@pytest.mark.parametrize(("terminal", "columns"), [("20", 80), ("80", 80), ("100", 100), ("300", 120)])
-def test_a_table_fits_its_terminal_with_ids_and_figures_whole(
-    command, letters, monkeypatch, terminal, columns
-):
-    monkeypatch.setenv("COLUMNS", terminal)
+@pytest.mark.parametrize("columns", [110, 120, 300])
+def test_a_table_fits_a_wide_terminal_with_ids_and_figures_whole(command, letters, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
     for name in ("x", "warehouse.orders.Client.ship_again" * 3, "海" * 60):
         letters.put(function=name, queue=name, error=TimeoutError(name * 3), attempts=123)
     rows = command("list")[1].splitlines()[:4]
     assert max(map(display_width, rows)) == columns
     for letter, row in zip(records(command("list", "--json")[1]), rows[1:], strict=True):
-        assert row.startswith(letter["id"] + "  ")
-        assert row.split()[-3:] == ["123", "0s", "waiting"]
+        assert row.split()[:4] == [letter["id"], "0s", "123", "waiting"]
 
 
-def test_of_a_long_function_name_the_end_is_shown_and_of_others_the_beginning(command, letters, monkeypatch):
+@pytest.mark.parametrize(("terminal", "columns"), [(20, 40), (40, 40), (80, 80), (109, 109)])
+def test_on_a_narrow_terminal_a_letter_has_lines_of_its_own_with_its_id_whole(
+    command, letters, monkeypatch, terminal, columns
+):
+    monkeypatch.setenv("COLUMNS", str(terminal))
+    for name in ("x", "warehouse.orders.Client.ship_again" * 3, "海" * 60):
+        letters.put(function=name, queue=name, error=TimeoutError(name * 3), attempts=123)
+    lines = command("list")[1].partition("\n\n")[0].splitlines()
+    assert max(map(display_width, lines)) == columns
+    for letter in records(command("list", "--json")[1]):
+        assert [line for line in lines if line.startswith(letter["id"])]
+
+
+def test_on_a_terminal_of_80_columns_function_and_error_are_readable(command, letters, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    letters.put(function="warehouse.orders.Client.ship", error="ConnectionRefusedError: no")
-    assert "default  ..ent.ship  Connecti..  1 " in command("list")[1]
+    put = [
+        letters.put(
+            function="shop.warehouse.Client.ship", error=TimeoutError("no answer within 30 s"), attempts=4
+        ),
+        letters.put(queue="bulk"),
+    ]
+    assert command("list")[1].splitlines() == [
+        f"{put[0].id}  waiting, 4 attempts, 0s old, default",
+        "  shop.warehouse.Client.ship",
+        "  TimeoutError: no answer within 30 s",
+        f"{put[1].id}  waiting, 1 attempt, 0s old, bulk",
+        "",
+        "bulk: 1 waiting or leased, 0 parked",
+        "default: 1 waiting or leased, 0 parked",
+    ]
+
+
+def test_in_a_pipe_each_letter_is_one_line_and_nothing_is_cut(command, letters, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(sys, "__stdout__", None)
+    letters.put(function="f" * 90, error="x" * 190)
+    assert "f" * 90 + "  " + "x" * 190 + "\n" in command("list")[1]
+
+
+@pytest.mark.parametrize("columns", ["40", "120"])
+def test_of_a_long_function_name_the_end_is_shown_and_of_others_the_beginning(
+    command, letters, monkeypatch, columns
+):
+    monkeypatch.setenv("COLUMNS", columns)
+    letters.put(function="warehouse.orders.Client." * 3 + "ship", error="refused: " + "x" * 90)
+    shown = command("list")[1]
+    assert "Client.ship" in shown
+    assert "refused: xxx" in shown
+    assert "xxx.." in shown
+    assert "warehouse.orders.Client.warehouse" not in shown
 
 
 HOSTILE = "a\x1b[31mb\x07c\x9b2Jd\u202ee\rf\x00g\u2028h\ue000i"
@@ -124,7 +167,8 @@ def test_no_control_character_of_a_letter_reaches_the_terminal(command, letters,
         *command("show", letter.id),
         *command("replay", name, "--id", letter.id),
         *command("replay", name, "--queue", "\x1b[31m"),
-        *command("purge", "--queue", HOSTILE),
+        *command("purge", "--queue", HOSTILE, "--dry-run"),
+        *command("purge", "--queue", HOSTILE, "--yes"),
     ]
     text = "".join(map(str, shown))
     assert "\\x1b[31m" in text
@@ -137,7 +181,7 @@ def test_what_the_encoding_of_the_output_cannot_say_is_escaped(letters, path, mo
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "ascii", write_through=True))
     assert main(["dead-letters", "list", path]) == 0
-    assert b"  \\u6d77  " in raw.getvalue()
+    assert b"  \\u6d77\n" in raw.getvalue()
 
 
 # show

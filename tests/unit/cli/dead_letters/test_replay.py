@@ -13,8 +13,8 @@ import sys
 import pytest
 
 import redouble
-from redouble._cli import dead_letters as _letters_cli
 from redouble._cli import main
+from redouble._cli import replay as _replay
 from redouble.dead_letters import DeadLetters
 from support.letters_command import FAILS, PREFIX, SOURCE, SUCCEEDS, records, started
 
@@ -91,7 +91,7 @@ def test_letters_that_fail_are_named_with_their_errors_and_make_the_status_1(com
 
 
 def test_of_many_letters_that_fail_only_some_are_named(command, letters, handler, monkeypatch):
-    monkeypatch.setattr(_letters_cli, "_NAMED", 2)
+    monkeypatch.setattr(_replay, "_NAMED", 2)
     put = [letters.put().id for _ in range(5)]
     lines = command("replay", handler(FAILS))[1].splitlines()
     assert [line.partition(":")[0] for line in lines[1:]] == [*put[:2], "and 3 more"]
@@ -301,7 +301,7 @@ def report(monkeypatch, clock, *, out=False, err=False, as_json=False):
     streams = Stream(out), Stream(err)
     monkeypatch.setattr(sys, "stdout", streams[0])
     monkeypatch.setattr(sys, "stderr", streams[1])
-    made = _letters_cli.Report(4, as_json=as_json, clock=clock.now)
+    made = _replay.Report(4, as_json=as_json, clock=clock.now)
     with made:
         for outcome in ("replayed", "failed", "replayed", "skipped"):
             clock.sleep(4.0)

@@ -1,4 +1,4 @@
-"""``redouble dead-letters``: discard, unpark and purge, wrong usage, unusable files, exit statuses."""
+"""``redouble dead-letters``: discard and unpark, wrong usage, unusable files, exit statuses."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import re
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 
 from redouble._cli import main
-from redouble.dead_letters import DeadLetters
 from support.letters_command import FAILS, PREFIX, SOURCE, finished, records
 from support.pages import DOCS
 
-# unpark, discard, purge
+# unpark, discard
 
 
 def test_a_parked_letter_that_is_unparked_waits_again(command, letters, handler):
@@ -40,22 +38,6 @@ def test_the_beginning_of_an_id_is_not_enough_to_discard_a_letter(command, lette
     letter = letters.put()
     assert command("discard", letter.id[:-1])[0] == 1
     assert command("discard", letter.id) == (0, f"discarded {letter.id}\n", "")
-
-
-def test_purge_throws_away_the_old_letters_of_one_queue(command, path):
-    now = [0.0]
-    box = DeadLetters(path, ttl=None, clock=lambda: now[0])
-    for days, queue in [(20, "default"), (20, "bulk"), (5, "default"), (0.1, "default")]:
-        now[0] = time.time() - days * 86400
-        box.put(queue=queue)
-    assert command("purge") == (0, "purged 1 letter of the queue default\n", "")
-    assert box.depths() == {"bulk": 1, "default": 2}
-    assert command("purge", "--older-than", "121h")[1] == "purged 0 letters of the queue default\n"
-    assert command("purge", "--older-than", "4.5d")[1] == "purged 1 letter of the queue default\n"
-    assert command("purge", "--older-than", "150m")[1] == "purged 0 letters of the queue default\n"
-    assert command("purge", "--older-than", "30s")[1] == "purged 1 letter of the queue default\n"
-    assert command("purge", "--queue", "bulk")[1] == "purged 1 letter of the queue bulk\n"
-    box.close()
 
 
 # Usage and trouble
@@ -103,7 +85,7 @@ def test_the_help_of_each_command_tells_the_statuses(capsys, name):
         main(["dead-letters", name, "--help"])
     shown = capsys.readouterr().out
     assert left.value.code == 0
-    assert [line.split()[0] for line in shown.partition("exit status:\n")[2].splitlines()] == [
+    assert re.findall(r"^  (\d+) ", shown.partition("exit status:\n")[2], re.MULTILINE) == [
         "0",
         "1",
         "2",
@@ -114,14 +96,22 @@ def test_the_help_of_each_command_tells_the_statuses(capsys, name):
 
 def test_the_page_about_it_tells_the_statuses_and_every_option(capsys):
     page = (DOCS / "reference" / "command-line.md").read_text("utf-8")
-    statuses = page.partition("## Exit status")[2].partition("\n## ")[0]
+    statuses = page.partition("## Exit status\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\| (\d+) \|", statuses, re.MULTILINE) == ["0", "1", "2", "3", "130"]
-    for name in ("list", "show", "replay", "unpark", "discard", "purge"):
+
+    def told(section):
+        return set(re.findall(r"--[a-z][a-z-]+", page.partition(f"### {section}\n")[2].partition("\n##")[0]))
+
+    shared = told("Store and selection")
+    own = {name: told(name) for name in ("list", "show", "replay", "unpark", "discard", "purge")}
+    for name in own:
         with pytest.raises(SystemExit):
             main(["dead-letters", name, "--help"])
-        section = page.partition(f"### {name}\n")[2].partition("\n### ")[0].partition("\n## ")[0]
-        options = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out)) - {"--help"}
-        assert options == set(re.findall(r"--[a-z][a-z-]+", section)) - {"--help"}, name
+        options = set(re.findall(r"^  (--[a-z][a-z-]+)", capsys.readouterr().out, re.MULTILINE))
+        assert options - shared == own[name] - shared, name
+    assert shared == {
+        "--redis", "--redis-key", "--queue", "--function", "--error", "--older-than", "--newer-than"
+    }  # fmt: skip
 
 
 def test_the_help_of_all_names_this_command(capsys):
@@ -132,7 +122,7 @@ def test_the_help_of_all_names_this_command(capsys):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["list"], ["show", "1"], ["replay", "m:f"], ["unpark", "1"], ["discard", "1"], ["purge"]],
+    [["list"], ["show", "1"], ["replay", "m:f"], ["unpark", "1"], ["discard", "1"], ["purge", "--yes"]],
     ids=lambda arguments: arguments[0],
 )
 def test_a_file_that_is_not_there_is_status_3_and_is_not_made(command, path, arguments):
@@ -165,7 +155,7 @@ def test_a_letter_written_by_somebody_else_without_its_times_is_listed(command, 
     connection.execute("UPDATE letters SET content = '{}'")
     connection.commit()
     connection.close()
-    assert " ?    waiting\n" in command("list")[1]
+    assert " ?    1         waiting  default " in command("list")[1]
 
 
 @pytest.mark.slow
