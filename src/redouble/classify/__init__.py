@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 
 from .._base.checks import sync_function
-from .._base.headers import reader
+from .._base.headers import read_headers
 from .._base.record import Record, assign
 from . import _table_statuses as t
 from ._evidence import Verdict, cause_of
@@ -67,27 +67,6 @@ _judged: dict[tuple[type, int | None], Verdict] = {
 _DECISIVE = frozenset([cls for cls, _ in t.BUILTINS])  # their class decides, whatever they hold
 
 
-def _builtin_key(failure: object) -> tuple[type, int | None] | None:
-    """Return class and errno of a builtin error that carries no other evidence; None for other failures."""
-    cls = type(failure)
-    error: Any = failure
-    numbered = _BUILTIN_ERRORS.get(cls)
-    if numbered is None or error.__cause__ is not None or error.__dict__:
-        return None
-    number = error.errno if numbered else None
-    if number is not None:
-        # Windows has numbers of its own beside the errno.
-        known = type(number) is int and number in t.ERRNOS and getattr(error, "winerror", None) is None
-        return (cls, number) if known else None
-    if cls not in _DECISIVE:
-        if error.__context__ is not None:
-            return None
-        for arg in error.args:  # only plain text that is not about certificates and addresses
-            if type(arg) is not str or CERTIFICATE_TEXT in arg or arg.startswith(t.ALL_ADDRESSES_FAILED):
-                return None
-    return cls, None
-
-
 class Classifier(Record):
     """Rules by which failures are judged: the default ones, with other statuses or more classes.
 
@@ -133,17 +112,12 @@ class Classifier(Record):
         """
         try:
             listed = self.transient or self.permanent or self.unprocessed
-            key = None if listed else _builtin_key(failure)
-            if key in _judged:
-                return _judged[key]
             found = Judge(self.statuses, self._corrected if listed else None).failure(failure)
         except Exception as error:  # noqa: BLE001 - an object that lies about itself; its own error must not be lost
             return Verdict(False, reason=f"could not be examined: {type(error).__name__}")
         if found.retry_after is not None and not found.retryable and is_a(failure, BaseException):
             # A delay beside a refusal is not a hint. A result may still be rejected by until=, and wait.
             found = Verdict(False, found.cause, found.status, None, found.reason, found.unprocessed)
-        if key is not None:
-            _judged[key] = found
         return found
 
     def extend(
@@ -249,7 +223,37 @@ def verdict(failure: object, /) -> Verdict:
     >>> verdict((503, {"Retry-After": "7"}, b"")).reason
     'HTTP 503 with Retry-After: 7'
     """
-    return DEFAULT.verdict(failure)
+    key: tuple[type, int | None] | None = None
+    error: Any = failure
+    cls = type(error)
+    try:
+        numbered = _BUILTIN_ERRORS.get(cls)
+        if numbered is not None and not error.__dict__ and error.__cause__ is None:
+            number = error.errno if numbered else None
+            # Windows has numbers of its own beside the errno.
+            if number is not None:
+                if type(number) is int and number in t.ERRNOS and getattr(error, "winerror", None) is None:
+                    key = cls, number
+            elif cls in _DECISIVE or _is_plain(error):
+                key = cls, None
+        if key in _judged:
+            return _judged[key]
+    except Exception:  # noqa: BLE001, S110 - an object that lies about itself, which the classifier says
+        pass
+    found = DEFAULT.verdict(failure)
+    if key is not None:
+        _judged[key] = found
+    return found
+
+
+def _is_plain(error: Exception) -> bool:
+    """Return whether an error has only plain text, which is not about certificates or addresses."""
+    if error.__context__ is not None:
+        return False
+    for arg in error.args:
+        if type(arg) is not str or CERTIFICATE_TEXT in arg or arg.startswith(t.ALL_ADDRESSES_FAILED):
+            return False
+    return True
 
 
 def transient(kind: type[E]) -> type[E]:
@@ -322,7 +326,7 @@ def retry_after(source: object, /, *, now: float | None = None) -> float | None:
             headers = get(source, "headers")
         if headers is None and looks_like_headers(source):
             headers = source
-        return hint(reader(headers, INTERESTING), status, now)
+        return hint(read_headers(headers, INTERESTING), status, now)
     except Exception:  # noqa: BLE001 - an object that lies about itself
         return None
 

@@ -9,40 +9,27 @@ from __future__ import annotations
 import errno
 from functools import lru_cache
 
-from .._base.headers import no_headers, reader
+from .._base.headers import read_headers
 from .._base.record import Record
 from ..errors import BulkheadFull, CircuitOpen
 from . import _table_codes as codes
 from . import _table_statuses as t
 from ._codes import grpc_enum, is_named, sqlstate
-from ._probe import (
-    around,
-    delay,
-    error_response,
-    get,
-    has_none_of,
-    has_own,
-    item,
-    message,
-    status_code,
-    text,
-    texts,
-    whole,
-)
+from ._probe import around, delay, error_response, get, has_none_of, item, status_code, text, texts, whole
 from ._retry_after import INTERESTING, hint, should_retry, shows_limit
 from ._table_statuses import EVIDENCE, EVIDENCE_NAMES, SAID_BY_CLASS, Cause
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from .._base.headers import Reader
     from ._judge import ClassInfo
     from ._table_statuses import Meaning
 
 _LONGEST_TEXT = 2000  # characters that are searched
 _LONGEST_CODE = 60
 _DELAYS = frozenset(t.DELAY_ATTRIBUTES)
+_NO_HEADERS: Mapping[str, str] = {}
 
 
 class Verdict(Record):
@@ -90,18 +77,33 @@ _set_retryable, _set_cause, _set_status, _set_retry_after, _set_reason, _set_unp
 
 
 class Evidence:
-    """What the questions share about one exception.
+    """What the questions share about one exception: its class, and the response that it reports.
 
-    ``empty``: neither the exception nor its class has an attribute that counts as evidence. ``bare``: none of
-    them has a value.
+    A question may change ``meaning``, ``deep``, ``status`` and ``hint`` for those that come after it.
     """
 
     __slots__ = (
-        *("bare", "deep", "delay", "empty", "exc", "header", "headers", "hint", "info", "meaning", "name"),
-        *("question", "status", "statuses"),
+        *("exc", "info", "name", "statuses", "meaning", "deep", "empty", "bare", "status", "headers"),
+        *("told", "delay", "hint", "question"),
     )
     question: str
     """The question that decided; set by ``first_answer``."""
+    meaning: Meaning | None
+    """That of its class, or of a code that counts if nothing better is found inside."""
+    deep: bool
+    """It is a wrapper, whose attributes are searched for the real failure."""
+    empty: bool
+    """Neither the exception nor its class has an attribute that counts as evidence."""
+    bare: bool
+    """None of these attributes has a value."""
+    status: int | None
+    headers: object
+    told: Mapping[str, str]
+    """The headers of interest."""
+    delay: float | None
+    """The wait that the exception itself asks for, in seconds."""
+    hint: float | None
+    """The wait that counts: that of the headers, else the exception's own."""
 
     def __init__(
         self, exc: BaseException, info: ClassInfo, statuses: frozenset[int], now: float | None
@@ -112,12 +114,9 @@ class Evidence:
         self.statuses = statuses
         self.meaning = info.meaning
         self.deep = info.deep
-        self.status: int | None = None
-        self.headers: object = None
-        self.header: Reader = no_headers
-        self.delay: float | None = None
-        self.hint: float | None = None
-        self.empty = info.blank and not has_own(exc, EVIDENCE_NAMES)
+        self.status = self.headers = self.delay = self.hint = None
+        self.told = _NO_HEADERS
+        self.empty = info.blank and EVIDENCE_NAMES.isdisjoint(exc.__dict__)
         self.bare = (
             has_none_of(exc, SAID_BY_CLASS) if self.empty else info.warns or has_none_of(exc, EVIDENCE)
         )
@@ -127,15 +126,14 @@ class Evidence:
         if self.status is None and info.coded:
             code = whole(get(exc, "code"))
             self.status = code if code is not None and 400 <= code <= 599 else None
-        if self.empty or not info.blank or has_own(exc, _DELAYS):
+        if self.empty or not info.blank or not _DELAYS.isdisjoint(exc.__dict__):
             wait = delay(exc, now)
             if wait or info.own:  # some libraries set zero where the server said nothing
                 self.delay = self.hint = wait
         if self.headers is not None:
-            self.header = reader(self.headers, INTERESTING)
-            if self.header is not no_headers:
-                found = hint(self.header, self.status, now)
-                self.hint = self.delay if found is None else found
+            self.told = read_headers(self.headers, INTERESTING)
+            found = hint(self.told, self.status, now) if self.told else None
+            self.hint = self.delay if found is None else found
 
     def verdict(self, meaning: Meaning, reason: str) -> Verdict:
         """Return the verdict of a meaning, with the status and the hint of this exception."""
@@ -184,14 +182,14 @@ def _status(evidence: Evidence) -> Verdict | None:
     if headers is None and t.MADE_UP_STATUSES.get(status) in [package for package, _ in evidence.info.names]:
         evidence.status = None
         return None
-    if status == 429 and (not evidence.info.blank or has_own(exc, LIMITS)):
+    if status == 429 and (not evidence.info.blank or not LIMITS.isdisjoint(exc.__dict__)):
         limit = hopeless(exc)
         if limit is not None:
             return Verdict(False, Cause.rate_limited, status, None, f"HTTP 429, {limit}", True)
-    if evidence.hint is None and evidence.header is no_headers:
+    if evidence.hint is None and not evidence.told:
         found = _bare_verdict(status, evidence.statuses)
     else:
-        found = http_verdict(status, evidence.header, evidence.hint, evidence.delay, evidence.statuses)
+        found = http_verdict(status, evidence.told, evidence.hint, evidence.delay, evidence.statuses)
     if status in t.MAYBE_THROTTLED and not found.retryable:
         words = _throttled(evidence)
         if words is not None:
@@ -269,7 +267,7 @@ def _system(evidence: Evidence) -> Verdict | None:
     status = status_code(number) if info.installed else None
     if status is not None:  # some clients raise an OSError(404, "Not Found")
         evidence.status = status
-        return http_verdict(status, no_headers, None, None, evidence.statuses)
+        return http_verdict(status, _NO_HEADERS, None, None, evidence.statuses)
     if info.vague is not None and info.veto is not None:
         word, meaning = info.veto
         return evidence.verdict(meaning, f"{evidence.name}, whose name says {word}")
@@ -292,7 +290,7 @@ def _errno_of_others(evidence: Evidence) -> Verdict | None:
 
 def _every_address(evidence: Evidence) -> Verdict | None:
     """Judge asyncio's error for a host all of whose addresses failed: one transient errno is enough."""
-    said = message(evidence.exc)
+    said = (*texts(evidence.exc), "")[0]
     if not said.startswith(t.ALL_ADDRESSES_FAILED):
         return None
     numbers = [part.partition("]")[0] for part in said.replace("[WinError ", "[Errno ").split("[Errno ")[1:]]
@@ -332,14 +330,14 @@ def first_answer(evidence: Evidence) -> Verdict | None:
 
 
 def http_verdict(
-    status: int, header: Reader, hint: float | None, own: float | None, statuses: frozenset[int]
+    status: int, told: Mapping[str, str], hint: float | None, own: float | None, statuses: frozenset[int]
 ) -> Verdict:
     """Judge a status with its headers; ``own`` is a delay that the exception itself has."""
     # A 403 needs more than a reset header, which is sent with every response.
-    hinted = hint is not None if status != 403 else own is not None or shows_limit(header)
-    said = None if header is no_headers else should_retry(header)
+    hinted = hint is not None if status != 403 else own is not None or shows_limit(told)
+    said = should_retry(told) if told else None
     retryable, cause, unprocessed = _meaning_of(status, hinted, said, statuses)
-    reason = http_reason(status, header, hint, said)
+    reason = http_reason(status, told, hint, said)
     if hint is None and cause is Cause.rate_limited:
         reason += " (rate limited)"
     return Verdict(retryable, cause, status, hint, reason, unprocessed)
@@ -348,7 +346,7 @@ def http_verdict(
 @lru_cache(500)
 def _bare_verdict(status: int, statuses: frozenset[int]) -> Verdict:
     """Judge a status for which neither headers nor a delay count; made once."""
-    return http_verdict(status, no_headers, None, None, statuses)
+    return http_verdict(status, _NO_HEADERS, None, None, statuses)
 
 
 @lru_cache(3000)
@@ -375,11 +373,11 @@ def cause_of(status: int) -> Cause:
     return Cause.unknown if status < 400 else Cause.permanent if status < 500 else Cause.server_error
 
 
-def http_reason(status: int, header: Reader, hint: float | None, said: bool | None) -> str:
+def http_reason(status: int, told: Mapping[str, str], hint: float | None, said: bool | None) -> str:
     """Return the evidence in words: the status, the delay, and the server's own answer."""
     reason = f"HTTP {status}"
     if hint is not None:
-        given = "Retry-After:" if header("retry-after") is not None else "a delay of"
+        given = "Retry-After:" if "retry-after" in told else "a delay of"
         reason += f" with {given} {hint:g}"
     if said is not None:
         reason += ", which the server says to retry" if said else ", which the server says not to retry"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from _weakref import ref
 
-from .._base.headers import reader
+from .._base.headers import read_headers
 from ..errors import RedoubleError
 from . import _table_classes as tables
 from . import _table_statuses as t
@@ -88,26 +88,38 @@ class Judge:
             self._tell(type(result).__name__, 0, "no response")
             return _NO_RESPONSE
         self._tell(type(result).__name__, 0, "HTTP status {} decides", status)
-        header = reader(headers, INTERESTING)
-        wait = hint(header, status, self.now)
+        told = read_headers(headers, INTERESTING)
+        wait = hint(told, status, self.now)
         if status < 400 and status not in self.statuses:
-            return Verdict(False, Cause.unknown, status, wait, http_reason(status, header, wait, None))
+            return Verdict(False, Cause.unknown, status, wait, http_reason(status, told, wait, None))
         answer = aws(result)
         if answer is not None:
             meaning, reason = answer[:2]
             return Verdict(meaning.retryable, meaning.cause, status, wait, reason, meaning.unprocessed)
-        return http_verdict(status, header, wait, None, self.statuses)
+        return http_verdict(status, told, wait, None, self.statuses)
 
     def _error(self, exc: BaseException, depth: int) -> Verdict:
-        """Judge an exception once, with what the classifier says about its class."""
+        """Judge an exception once: by its own evidence, else by an inner error, else by weak evidence.
+
+        Last comes the classifier, which may say something else about the class.
+        """
         info = class_info(type(exc))
         if not info.failure:
             return Verdict(False, Cause.permanent, reason=f"{type(exc).__name__} is not a failure")
-        if depth:
-            known = self.seen.get(id(exc))
-            if known is not None:
-                return known[1]
-        found = self._group(exc, depth) if info.group else self._single(exc, info, depth)
+        if depth and id(exc) in self.seen:
+            return self.seen[id(exc)][1]
+        found = None
+        if not info.group:
+            evidence = Evidence(exc, info, self.statuses, self.now)
+            found = first_answer(evidence)
+            if self.trace is not None:
+                self._tell(evidence.name, depth, "{}", _answered(evidence, found))
+        if found is None:
+            self.seen[id(exc)] = exc, _NOTHING  # until the errors inside are judged, which may hold this one
+            if info.group:
+                found = self._group(exc, depth)
+            else:
+                found = self._inside(evidence, depth) or self._outside(evidence, depth)
         if self.corrected is not None:
             found = self.corrected(exc, found)
         if depth:
@@ -116,7 +128,6 @@ class Judge:
 
     def _group(self, exc: BaseException, depth: int) -> Verdict:
         """Judge all errors of a group; the first that is not retryable decides."""
-        self.seen[id(exc)] = exc, _NOTHING
         members = leaves(exc)
         self._tell(type(exc).__name__, depth, "a group of {}, retryable if all of them are", len(members))
         verdicts: list[Verdict] = []
@@ -125,29 +136,17 @@ class Judge:
             verdicts.append(self._error(leaf, depth + 1))
         hints = [found.retry_after for found in verdicts if found.retry_after is not None]
         decisive = next((found for found in verdicts if not found.retryable), verdicts[0])
-        return Verdict(
-            decisive.retryable,
-            decisive.cause,
-            decisive.status if len({found.status for found in verdicts}) == 1 else None,
-            max(hints, default=None),
-            f"{decisive.reason} in a group of {len(verdicts)}",
-            False not in [found.unprocessed for found in verdicts],
-        )
-
-    def _single(self, exc: BaseException, info: ClassInfo, depth: int) -> Verdict:
-        """Judge one exception: by its own evidence, else by an inner error, else by weak evidence."""
-        evidence = Evidence(exc, info, self.statuses, self.now)
-        found = first_answer(evidence)
-        if self.trace is not None:
-            self._tell(evidence.name, depth, "{}", _answered(evidence, found))
-        return found or self._inside(evidence, depth) or self._outside(evidence, depth)
+        status = decisive.status if len({found.status for found in verdicts}) == 1 else None
+        reason = f"{decisive.reason} in a group of {len(verdicts)}"
+        unprocessed = False not in [found.unprocessed for found in verdicts]
+        wait = max(hints, default=None)
+        return Verdict(decisive.retryable, decisive.cause, status, wait, reason, unprocessed)
 
     def _inside(self, evidence: Evidence, depth: int) -> Verdict | None:
         """Return the verdict on an error that this one wraps; None if none of them says anything."""
         if depth >= _DEEPEST:
             return None
         exc, meaning = evidence.exc, evidence.meaning
-        self.seen[id(exc)] = exc, _NOTHING
         for wrapped in inner(exc, evidence.deep):
             self.left -= 1
             if self.left < 0:
@@ -157,17 +156,13 @@ class Judge:
                 continue
             # The wrapper may show that nothing was sent. The inner error does only if it is the stated cause.
             stated = evidence.deep or wrapped is exc.__cause__ or not found.retryable
-            never_sent = (
-                meaning is not None and meaning.unprocessed and found.retryable and not found.unprocessed
-            )
-            return Verdict(
-                found.retryable,
-                meaning.cause if meaning is not None and never_sent else found.cause,
-                evidence.status if found.status is None else found.status,
-                evidence.hint if found.retry_after is None else found.retry_after,
-                f"{found.reason} inside {evidence.name}",
-                (found.unprocessed and stated) or never_sent,
-            )
+            cause, unprocessed = found.cause, found.unprocessed and stated
+            if meaning is not None and meaning.unprocessed and found.retryable and not found.unprocessed:
+                cause, unprocessed = meaning.cause, True
+            status = evidence.status if found.status is None else found.status
+            wait = evidence.hint if found.retry_after is None else found.retry_after
+            reason = f"{found.reason} inside {evidence.name}"
+            return Verdict(found.retryable, cause, status, wait, reason, unprocessed)
         return None
 
     def _outside(self, evidence: Evidence, depth: int) -> Verdict:

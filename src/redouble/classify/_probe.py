@@ -59,11 +59,6 @@ def has_none_of(thing: object, names: tuple[str, ...]) -> bool:
     return True
 
 
-def has_own(exc: BaseException, names: frozenset[str]) -> bool:
-    """Return whether an exception has any of these in its own ``__dict__``."""
-    return not names.isdisjoint(exc.__dict__)
-
-
 def call(thing: object, method: str, *args: str) -> Any:
     """Return what a method of a known package returns; None where there is none or it raises."""
     found = get(thing, method)
@@ -278,7 +273,7 @@ def handed(exc: BaseException, everything: bool) -> list[Exception]:
     Interrupts are left out: there is a CancelledError under every timeout of asyncio.
     """
     found: list[object] = [exc.__cause__]
-    if everything or has_own(exc, _HANDED_OVER):
+    if everything or not _HANDED_OVER.isdisjoint(exc.__dict__):
         if not has_none_of(exc, t.INNER_ATTRIBUTES):
             found += [get(exc, name) for name in t.INNER_ATTRIBUTES]
         errors = get(exc, "errors")

@@ -29,13 +29,11 @@ from __future__ import annotations
 
 import time
 
-from .._base.headers import no_headers, plain_text
+from .._base.headers import plain_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .._base.headers import Names, Reader
+    from collections.abc import Callable, Mapping
 
     # Takes a stripped text and the time to measure from; raises one of _UNREADABLE if it cannot parse it.
     Parser = Callable[[str, float], float]
@@ -223,10 +221,14 @@ def _remaining(name: str) -> str:
     return name.removesuffix("-after").replace("reset", "remaining")
 
 
-_DELAYS = [name for _, _, names in _ROWS for name in names]
-# Date is not among them: it is sent with every response, and looked up only to measure a date from.
-_NAMES = [*_DELAYS, *map(_remaining, _DELAYS), *_SHOULD_RETRY]
-INTERESTING: Names = (frozenset(_NAMES), frozenset(map(str.encode, _NAMES)))
+# The same by name: the rank of its row, the parser, and for a reset header the name of its remaining header.
+_BY_NAME: dict[str, tuple[int, Parser, str | None]] = {
+    name: (rank, parser, _remaining(name) if reset else None)
+    for rank, (parser, reset, names) in enumerate(_ROWS)
+    for name in names
+}
+# The last is what dates are measured from.
+INTERESTING = frozenset([*_BY_NAME, *map(_remaining, _BY_NAME), *_SHOULD_RETRY, "date"])
 
 
 def _parse(parser: Parser, text: str | None, now: float) -> float | None:
@@ -254,68 +256,62 @@ def parse_retry_after(value: object, /, *, now: float | None = None) -> float | 
     return _parse(_after, plain_text(value), time.time() if now is None else now)
 
 
-def hint(header: Reader, status: int | None, now: float | None) -> float | None:
+def hint(headers: Mapping[str, str], status: int | None, now: float | None) -> float | None:
     """Return the seconds that a response asks to wait, by the order of precedence of this file; or None.
 
-    Reset headers count on ``status`` 403, 429 and 503 while nothing remains. Without a status they count
-    unless something remains.
+    The names of ``headers`` are in lower case. Reset headers count on ``status`` 403, 429 and 503 while
+    nothing remains. Without a status they count unless something remains.
 
-    >>> hint({"retry-after": "7", "retry-after-ms": "250"}.get, None, None)
+    >>> hint({"retry-after": "7", "retry-after-ms": "250"}, None, None)
     0.25
     """
-    if header is no_headers:
-        return None
-    for parser, reset, names in _ROWS:
-        if reset and status not in _RESET_STATUSES:
+    delays: dict[int, float] = {}  # the longest of each rank
+    for name, text in headers.items():
+        if name not in _BY_NAME:
             continue
-        longest = None
-        for name in names:
-            text = header(name)
-            if text is None or (reset and _parse(_left, header(_remaining(name)), 0.0)):
-                continue
-            delay = _delay(parser, text, header, now)
-            if delay is not None and (longest is None or delay > longest):
-                longest = delay
-        if longest is not None:
-            return longest
-    return None
+        rank, parser, remaining = _BY_NAME[name]
+        if remaining is None or (
+            status in _RESET_STATUSES and not _parse(_left, headers.get(remaining), 0.0)
+        ):
+            delay = _delay(parser, text, headers, now)
+            if delay is not None and delay >= delays.get(rank, 0.0):
+                delays[rank] = delay
+    return delays[min(delays)] if delays else None
 
 
-def _delay(parser: Parser, text: str, header: Reader, now: float | None) -> float | None:
+def _delay(parser: Parser, text: str, headers: Mapping[str, str], now: float | None) -> float | None:
     """Return the delay in one header, measured from the response's ``Date`` or from ``now``."""
     if len(text) < _EPOCH_DIGITS and text.isdigit():  # not a date, so nothing to measure from
         return float(text) if parser is _after and text.isascii() else _parse(parser, text, 0.0)
     clock = time.time() if now is None else now
-    date = _parse(_http_date, header("date"), clock)
+    date = _parse(_http_date, headers.get("date"), clock)
     return _parse(parser, text, clock if date is None else date)
 
 
-def shows_limit(header: Reader) -> bool:
+def shows_limit(headers: Mapping[str, str]) -> bool:
     """Return whether headers show a rate limit: a delay of the ``Retry-After`` kind, or nothing remaining.
 
-    >>> shows_limit({"x-ratelimit-remaining": "0"}.get), shows_limit({"x-ratelimit-remaining": "7"}.get)
+    >>> shows_limit({"x-ratelimit-remaining": "0"}), shows_limit({"x-ratelimit-remaining": "7"})
     (True, False)
     """
-    for parser, reset, names in _ROWS:
-        for name in names:
-            if reset and _parse(_left, header(_remaining(name)), 0.0) == 0:
-                return True
-            if not reset and _parse(parser, header(name), 0.0) is not None:
-                return True
+    for name, (_, parser, remaining) in _BY_NAME.items():
+        if remaining is not None and _parse(_left, headers.get(remaining), 0.0) == 0:
+            return True
+        if remaining is None and _parse(parser, headers.get(name), 0.0) is not None:
+            return True
     return False
 
 
-def should_retry(header: Reader) -> bool | None:
+def should_retry(headers: Mapping[str, str]) -> bool | None:
     """Return the server's own answer in ``x-should-retry`` or ``Stripe-Should-Retry``; None if it gives none.
 
-    >>> should_retry({"x-should-retry": "false"}.get), should_retry({"stripe-should-retry": "true"}.get)
+    >>> should_retry({"x-should-retry": "false"}), should_retry({"stripe-should-retry": "true"})
     (False, True)
     """
     for name in _SHOULD_RETRY:
-        text = header(name)
-        if text is None or len(text) > _LONGEST_TEXT:
-            continue
-        verdict = _TRUTH.get(text.strip(" \t").lower())
-        if verdict is not None:
-            return verdict
+        said = headers.get(name)
+        if said is not None and len(said) <= _LONGEST_TEXT:
+            verdict = _TRUTH.get(said.strip(" \t").lower())
+            if verdict is not None:
+                return verdict
     return None

@@ -11,8 +11,6 @@ from __future__ import annotations
 import errno
 from enum import StrEnum
 
-from .._base.record import Record
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,21 +38,23 @@ class Cause(StrEnum):
     unknown = "unknown"
 
 
-class Meaning(Record):
+class Meaning:
     """What one kind of failure means.
 
     ``unprocessed``: the attempt certainly had no effect. ``inside``: a wrapper, whose meaning counts only if
-    the error that it wraps says nothing.
+    the error that it wraps says nothing. Each is made once, below or in a table, and compared by identity: a
+    record would make the import of the tables, which have hundreds of them as keys, twice as slow.
     """
 
-    retryable: bool
-    cause: Cause
-    unprocessed: bool = False
-    inside: bool = False
+    __slots__ = ("cause", "inside", "retryable", "unprocessed")
 
-    def __hash__(self) -> int:
-        # Faster than a record's own: the import of the tables hashes some hundred of them.
-        return hash((self.retryable, self.cause._name_, self.unprocessed, self.inside))
+    def __init__(
+        self, retryable: bool, cause: Cause, unprocessed: bool = False, inside: bool = False
+    ) -> None:
+        self.retryable = retryable
+        self.cause = cause
+        self.unprocessed = unprocessed
+        self.inside = inside
 
 
 PERMANENT = Meaning(False, Cause.permanent)
@@ -184,10 +184,9 @@ ERRNOS: Mapping[int, Meaning] = {
 }
 # Numbers that mean the network, also on errors that are not an OSError. Small numbers are as often codes of a
 # library.
+_NETWORK = (CONNECTION, DISCONNECTED, TIMEOUT)
 NETWORK_ERRNOS: Mapping[int, Meaning] = {
-    number: meaning
-    for number, meaning in ERRNOS.items()
-    if meaning in (CONNECTION, DISCONNECTED, TIMEOUT) and number > 90
+    number: meaning for number, meaning in ERRNOS.items() if number > 90 and meaning in _NETWORK
 }
 # What asyncio and uvloop say where every address of a host failed; each number behind it is one address.
 ALL_ADDRESSES_FAILED = "Multiple exceptions: "

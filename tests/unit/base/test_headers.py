@@ -16,15 +16,15 @@ from redouble.classify._retry_after import INTERESTING, hint, shows_limit
 
 
 def headers_hint(headers, *, status=None, now=None):
-    return hint(_headers.reader(headers, INTERESTING), status, now)
+    return hint(_headers.read_headers(headers, INTERESTING), status, now)
 
 
 def limited(headers):
-    return shows_limit(_headers.reader(headers, INTERESTING))
+    return shows_limit(_headers.read_headers(headers, INTERESTING))
 
 
 def should_retry(headers):
-    return _hints.should_retry(_headers.reader(headers, INTERESTING))
+    return _hints.should_retry(_headers.read_headers(headers, INTERESTING))
 
 
 IN_2026 = 1785000000  # 25 July 2026

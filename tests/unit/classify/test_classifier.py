@@ -62,7 +62,7 @@ def test_what_cannot_be_explained_is_said_and_an_interrupt_passes_through(troubl
     def raises(*_):
         raise trouble
 
-    monkeypatch.setattr("redouble.classify._judge.Judge._single", raises)
+    monkeypatch.setattr("redouble.classify._judge.Judge._error", raises)
     if trouble is KeyboardInterrupt:
         with pytest.raises(KeyboardInterrupt):
             explain(TimeoutError())

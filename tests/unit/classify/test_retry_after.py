@@ -19,15 +19,15 @@ from redouble.classify._retry_after import INTERESTING, hint, parse_retry_after,
 
 
 def headers_hint(headers, *, status=None, now=None):
-    return hint(_headers.reader(headers, INTERESTING), status, now)
+    return hint(_headers.read_headers(headers, INTERESTING), status, now)
 
 
 def limited(headers):
-    return shows_limit(_headers.reader(headers, INTERESTING))
+    return shows_limit(_headers.read_headers(headers, INTERESTING))
 
 
 def should_retry(headers):
-    return _hints.should_retry(_headers.reader(headers, INTERESTING))
+    return _hints.should_retry(_headers.read_headers(headers, INTERESTING))
 
 
 JUNE_2019 = 1559559600  # Mon, 03 Jun 2019 11:00:00 GMT

@@ -15,7 +15,7 @@ from redouble.classify._retry_after import INTERESTING, hint, parse_retry_after
 
 
 def headers_hint(headers, *, status=None, now=None):
-    return hint(_headers.reader(headers, INTERESTING), status, now)
+    return hint(_headers.read_headers(headers, INTERESTING), status, now)
 
 
 JUNE_2019 = 1559559600  # Mon, 03 Jun 2019 11:00:00 GMT
