@@ -7,12 +7,11 @@ Rules of this file:
   ``LONGEST`` (``threading.TIMEOUT_MAX``), the longest wait the platform can sleep.
 - A jitter is drawn from ``uniform(max(floor, low), max(floor, high))``, with the ends of its formula. If it
   were raised to the floor afterwards, many clients would wait for exactly the floor, and come back together.
-- A function here remembers nothing. What decorrelated jitter needs to know, the last
-  delay, is an argument.
+- The functions keep no state. The last delay, which decorrelated jitter needs, is an argument.
 - Arguments are checked: negative, NaN, infinite (except ``cap``) and boolean ones are a ``ValueError``.
 
 Any callable of the same signature is a backoff for ``Policy(backoff=...)``. It needs no ``floor``: only the
-functions of this module are passed it, and the answers of others are raised to it.
+functions of this module receive it, and the delays of others are raised to it.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ def exponential(
 ) -> float:
     """Return ``factor`` times more each time, without jitter: ``min(cap, base * factor ** attempt)``.
 
-    Clients that fail together come back together under this one: prefer a jitter.
+    Clients that fail together come back together: prefer a jitter.
 
     >>> [exponential(n, base=0.5, cap=3.0) for n in range(5)]
     [0.5, 1.0, 2.0, 3.0, 3.0]
@@ -123,7 +122,7 @@ def exponential(
 
 
 def _growing(attempt: int, base: float, ceiling: float, factor: float) -> float:
-    """Return the exponential wait, of checked arguments but for the factor."""
+    """Return the exponential wait; all arguments but the factor are checked already."""
     growth = 2.0 if factor.__class__ is float and factor == 2.0 else number("factor", factor)
     if growth < 1.0:
         raise ValueError(f"factor must be at least 1 (1 is a fixed wait), got {factor!r}")
@@ -136,7 +135,7 @@ def _growing(attempt: int, base: float, ceiling: float, factor: float) -> float:
 
 
 def _in_two_steps(base: float, growth: float, attempt: int) -> float:
-    """Return the same if the power alone is past the largest float, but not its product with the base."""
+    """Return the exponential wait if the power overflows, but its product with the base need not."""
     half = attempt // 2
     try:
         return base * growth**half * growth ** (attempt - half)
@@ -156,7 +155,7 @@ def full_jitter(
 ) -> float:
     """Return a random wait up to the exponential one: ``uniform(0, exponential)``. The default.
 
-    Spreads a crowd of clients best and does the least work in total.
+    Spreads clients over the whole range, so that they do not come back together.
 
     >>> 0.0 <= full_jitter(3, base=0.5, cap=30.0) <= 4.0
     True
@@ -176,6 +175,8 @@ def equal_jitter(
     rng: Random | None = None,
 ) -> float:
     """Return half of the exponential wait, and a random part of the other half.
+
+    ``exponential / 2 + uniform(0, exponential / 2)``, so no wait is shorter than half of the exponential one.
 
     >>> 2.0 <= equal_jitter(3, base=0.5, cap=30.0) <= 4.0
     True
@@ -258,10 +259,10 @@ def additive_jitter(
 
 
 class immediately_once:  # noqa: N801 - used like a function, a class so that it pickles and compares
-    """A backoff whose first retry comes at once; then ``backoff`` from its attempt 0.
+    """A backoff whose first delay is 0; the others are those of ``backoff``, from its attempt 0.
 
-    For failures that a new connection cures, such as a stale one from a pool. A ``floor`` delays the first
-    retry, too.
+    For failures that a new connection avoids, such as a stale one from a pool. A ``floor`` also delays the
+    first retry.
 
     >>> patient = immediately_once(exponential)
     >>> [patient(n) for n in range(4)]
@@ -321,12 +322,12 @@ def is_ours(backoff: Any) -> bool:
     """Return whether a backoff is one of this module, also in a ``partial`` or in `immediately_once`."""
     while isinstance(backoff, (partial, immediately_once)):
         backoff = backoff.func if isinstance(backoff, partial) else backoff.backoff
-    # By identity: what functools.wraps made looks like the function that it wraps.
+    # By identity: a function made with functools.wraps looks like the one that it wraps.
     return any(backoff is function for function in _FUNCTIONS)
 
 
 def _takes_floor(backoff: Any) -> bool:
-    """Return whether a backoff may be passed ``floor``: it is of this module, and has none of its own."""
+    """Return whether a backoff takes ``floor``: it is of this module, and no ``partial`` has set one."""
     if isinstance(backoff, partial):
         return "floor" not in backoff.keywords and _takes_floor(backoff.func)
     return is_ours(backoff)
@@ -361,8 +362,8 @@ def delays(
 ) -> Iterator[float]:
     """Return an iterator over the waits of one call: ``attempts=n`` gives ``n - 1`` of them.
 
-    ``previous`` is threaded through, so decorrelated jitter works as in a policy. With
-    ``attempts=None`` or ``math.inf`` the iterator does not end.
+    Each delay is passed as ``previous`` to the next, as in a policy. With ``attempts=None`` or ``math.inf``
+    the iterator does not end.
 
     >>> list(delays(exponential, attempts=5, base=0.5, cap=3.0))
     [0.5, 1.0, 2.0, 3.0]
@@ -396,8 +397,8 @@ def next_delay(
 ) -> float:
     """Return the delay of any backoff, made safe to sleep on.
 
-    A user's function may raise or answer nonsense; a retry must not die of that. Full jitter's delay
-    stands in, and the trouble is logged once.
+    A user's function may raise or return something else. Then full jitter's delay is used, and the error is
+    logged once.
     """
     if backoff is full_jitter and rng is None and not (floor or fakes) and attempt < 64:
         # The default, without the checks that base and cap have passed already.
@@ -411,11 +412,11 @@ def next_delay(
             return delay
         return min(number("the delay", sync_result("it", delay)), cap, LONGEST)
     except Exception as error:  # noqa: BLE001 - the user's function may raise anything
-        warn_once(backoff, f"backoff {name_of(backoff, short=True)} failed, full jitter stands in", error)
+        warn_once(backoff, f"backoff {name_of(backoff, short=True)} failed; using full_jitter instead", error)
     try:
         return number("the delay", full_jitter(attempt, base, cap, floor=floor, rng=rng))
     except Exception as error:  # noqa: BLE001 - then it is the user's random source that is broken
-        warn_once(rng, "the random source failed, the random module stands in", error)
+        warn_once(rng, "rng failed; using the random module instead", error)
         return full_jitter(attempt, base, cap, floor=floor)
 
 
@@ -423,7 +424,7 @@ def _checked(attempt: Any, base: Any, cap: Any, floor: Any) -> tuple[int, float,
     """Check the arguments of a delay function. Return them, with the cap as the longest delay."""
     if attempt.__class__ is not int or attempt < 0:
         attempt = whole("attempt", attempt, at_least=0)
-    # What a policy gives is checked already, and looked at in passing only.
+    # The arguments of a policy are checked already: the fast path only looks at them.
     if base.__class__ is not float or not 0.0 <= base < INF:
         base = number("base", base)
     if cap.__class__ is not float or not 0.0 <= cap <= LONGEST:
@@ -436,7 +437,8 @@ def _checked(attempt: Any, base: Any, cap: Any, floor: Any) -> tuple[int, float,
 
 def _between(rng: Random | None, low: float, high: float, floor: float, ceiling: float) -> float:
     """Draw between the ends of a formula, neither of them below the floor."""
-    return min(_draw(rng, max(floor, low), max(floor, high)), ceiling)  # a NaN stays one, and is noticed
+    # A NaN stays NaN, and `next_delay` rejects it.
+    return min(_draw(rng, max(floor, low), max(floor, high)), ceiling)
 
 
 def _draw(rng: Random | None, low: float, high: float) -> float:

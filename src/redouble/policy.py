@@ -1,4 +1,4 @@
-"""`Policy`: how a call is retried, as an immutable value; `Rule`: other settings for some failures.
+"""`Policy`, the settings of a retried call, and `Rule`, other settings for some failures.
 
 `_GROUPS` declares every field of a policy with its type, default, check and a sentence. After a change there
 run ``python tests/tools/write_policy_fields.py``, which writes them for type checkers and into the docstring.
@@ -57,7 +57,7 @@ else:
 
 
 class Unset(Enum):
-    """The type of `UNSET`: no fallback was given, since ``None`` is one."""
+    """The type of `UNSET`, which means that there is no fallback: ``None`` is one."""
 
     unset = "unset"
 
@@ -67,7 +67,7 @@ class Unset(Enum):
 
 UNSET = Unset.unset
 _GUARDS = ("budget", "breaker", "throttle", "bulkhead")
-# The fields that are functions, or hold some, which are called by the driver and may be async.
+# Fields with functions that the driver calls and that may be async.
 _MAY_BE_ASYNC = ("rules", "recover", "fallback", "sleep")
 
 
@@ -91,7 +91,7 @@ class RetriedCall(Record):
 
 
 class Rule(Record):
-    """Other settings for failures of one kind; whatever is left out is the policy's.
+    """Other settings for failures of one kind. Fields that are left out are the policy's.
 
     ``attempts`` counts the failures of this rule plus one, never above the policy's. ``base``, ``cap``,
     ``floor`` and ``backoff`` set the waits after such failures. ``recover`` runs before the next attempt,
@@ -137,17 +137,20 @@ class Rule(Record):
 def _rules(name: str, value: Any) -> Mapping[Any, Rule]:
     """Check a mapping of causes, statuses or exception types to rules."""
     if not hasattr(value, "items"):
-        raise TypeError(f"{name} must map causes, statuses or exception types to rules, got {value!r}")
+        raise TypeError(
+            f"{name} must map causes, statuses or exception types to rules, such as "
+            f"{{503: Rule(attempts=2)}}, got {value!r}"
+        )
     built: dict[Any, Rule] = {}
     for key, rule in value.items():
         if not isinstance(rule, Rule):
-            raise TypeError(f"{name}[{key!r}] must be a Rule, got {rule!r}")
+            raise TypeError(f"{name}[{key!r}] must be a Rule, such as Rule(attempts=2), got {rule!r}")
         built[rule_key(name, key)] = rule
     return MappingProxyType(built)
 
 
 def _fallback(name: str, value: Any) -> Any:
-    """Check that a fallback is no exception: called, a class would make the error a result."""
+    """Check that a fallback is not an exception: a class would be called, and an error be the result."""
     kind: type = value if isinstance(value, type) else type(value)
     if issubclass(kind, BaseException):
         raise TypeError(
@@ -158,7 +161,7 @@ def _fallback(name: str, value: Any) -> Any:
 
 
 def _dead_letters(name: str, value: Any) -> Any:
-    """Check by methods: the module of `DeadLetters` imports this one, and a view of a queue is one, too."""
+    """Check a store of dead letters by its methods: a view of a queue is one, too."""
     if isinstance(value, type) or not (hasattr(value, "put") and hasattr(value, "aput")):
         raise TypeError(f"{name} must be a DeadLetters (from redouble.dead_letters), got {value!r}")
     return value
@@ -242,8 +245,8 @@ _GROUPS: dict[str, dict[str, _Field]] = {
             "Literal['stop', 'independent', 'defer']",
             "stop",
             check.one_of("stop", "independent", "defer"),
-            "``'stop'``: do not retry what an inner call has retried; ``'independent'``: retry it, too; "
-            "``'defer'``: make one attempt while an enclosing call is retrying.",
+            "Errors that an inner call has retried: ``'stop'`` does not retry them, ``'independent'`` does. "
+            "``'defer'``: one attempt while an enclosing call retries.",
         ),
         "enabled": _Field(
             "bool | Callable[[], object]",
@@ -281,8 +284,8 @@ _GROUPS: dict[str, dict[str, _Field]] = {
             "Seconds | None",
             None,
             check.optional(check.limit),
-            "Soft limit: that long after the call began no attempt starts any more. A running one is not cut "
-            "off, and its own error is raised.",
+            "Soft limit: no attempt starts that long after the call began. A running one is not cut off, and "
+            "its own error is raised.",
             "float | None",
         ),
         "timeout": _Field(
@@ -312,7 +315,7 @@ _GROUPS: dict[str, dict[str, _Field]] = {
             "int",
             0,
             check.integer,
-            "Passed to the budget: below 0 a retry leaves half of it to others.",
+            "Passed to the budget, which refuses a retry below 0 while less than half of it is left.",
         ),
         "breaker": _Field(
             "Breaker | Callable[..., Breaker | None] | None",
@@ -358,7 +361,7 @@ _GROUPS: dict[str, dict[str, _Field]] = {
             "Callable[..., object] | None",
             None,
             check.optional(check.sync_function),
-            "Function of the call's arguments that returns what a dead letter stores of them.",
+            "Function of the call's arguments; a dead letter stores its result.",
         ),
         "listeners": _Field(
             "Iterable[Callable[[Event], object]]",
@@ -424,8 +427,8 @@ class Policy(Base):
     - ``idempotent='by_method'``: Whether a call that may have taken effect may be repeated.
       ``'by_method'`` decides by the HTTP method and the ``Idempotency-Key`` header.
     - ``rules={}``: Other settings by cause, status or exception type: see `Rule`.
-    - ``nested='stop'``: ``'stop'``: do not retry what an inner call has retried; ``'independent'``:
-      retry it, too; ``'defer'``: make one attempt while an enclosing call is retrying.
+    - ``nested='stop'``: Errors that an inner call has retried: ``'stop'`` does not retry them,
+      ``'independent'`` does. ``'defer'``: one attempt while an enclosing call retries.
     - ``enabled=True``: ``False``, or a function that returns false, switches retries off.
 
     How long to wait:
@@ -436,8 +439,8 @@ class Policy(Base):
     - ``backoff=full_jitter``: Delay function: one of `redouble.backoff`, or your own.
     - ``deadline=None``: Hard limit for the whole call, waits and nested calls included:
       `DeadlineExceeded` is raised.
-    - ``give_up_after=None``: Soft limit: that long after the call began no attempt starts any more. A
-      running one is not cut off, and its own error is raised.
+    - ``give_up_after=None``: Soft limit: no attempt starts that long after the call began. A running one
+      is not cut off, and its own error is raised.
     - ``timeout=None``: Limit for each attempt. Async attempts are cut off; sync ones must pass
       ``current_attempt().timeout`` to their client.
     - ``max_retry_after=120.0``: The longest wait that a server may ask for; the call fails at once if it
@@ -446,7 +449,8 @@ class Policy(Base):
     Guards, shared by all callers, or functions of a call's arguments that return one:
 
     - ``budget=None``: Limits the retries of all calls together.
-    - ``priority=0``: Passed to the budget: below 0 a retry leaves half of it to others.
+    - ``priority=0``: Passed to the budget, which refuses a retry below 0 while less than half of it is
+      left.
     - ``breaker=None``: Rejects calls to a dependency that keeps failing.
     - ``throttle=None``: Limits the rate of attempts.
     - ``bulkhead=None``: Limits the calls in flight.
@@ -458,7 +462,7 @@ class Policy(Base):
     - ``fallback=unset``: Value, or function of the last error, to return instead of raising a retryable
       error. A function may raise another error.
     - ``dead_letters=None``: Stores calls that failed for good though their error was retryable.
-    - ``payload=None``: Function of the call's arguments that returns what a dead letter stores of them.
+    - ``payload=None``: Function of the call's arguments; a dead letter stores its result.
     - ``listeners=()``: Functions that receive each event of the policy.
     - ``logger=None``: Logger, or the name of one, for the events of the policy; ``None`` for
       ``redouble``, ``False`` for none.
@@ -503,7 +507,7 @@ class Policy(Base):
         _fill(self, _DEFAULTS, fields, type(self).__name__)
 
     def _check_floors(self) -> None:
-        """Raise `ValueError` for a floor above the cap: what a rule leaves out is the policy's."""
+        """Raise `ValueError` for a floor above the cap, of the policy or of a rule."""
         check.floor_below_cap(self.floor, self.cap)
         for key, rule in self.rules.items():
             floor = self.floor if rule.floor is None else rule.floor
@@ -547,14 +551,25 @@ class Policy(Base):
         return made(self, fields, "policy.replace") if fields else self
 
     def call(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call ``function`` under this policy; return an awaitable if it is async."""
+        """Call ``function`` and retry it under this policy; return an awaitable if it is async.
+
+        >>> Policy(attempts=2).call(int, "42")
+        42
+        """
         engine = _engine()
         done: Any = engine.once(self, function, args, kwargs)
         result: R = done() if type(done) is engine.Rest else done
         return result
 
     def __call__(self, function: F, /) -> F:
-        """Decorate ``function``, as ``@retry(policy)`` does."""
+        """Decorate ``function``, as ``@retry(policy)`` does.
+
+        >>> @Policy(attempts=2)
+        ... def fetch():
+        ...     return "page"
+        >>> fetch()
+        'page'
+        """
         decorated: F = _engine().decorate(self, function)
         return decorated
 
@@ -587,9 +602,9 @@ class Policy(Base):
         return describe(self)
 
     def lint(self) -> tuple[LintWarning, ...]:
-        """Return what is probably a mistake in this policy, each with the reason and a remedy.
+        """Return the probable mistakes in this policy, each with the reason and a remedy.
 
-        Nothing is linted unless you ask: do so in a test, and filter by ``name`` what you mean to do.
+        Nothing else calls it: do so in a test, and filter out by ``name`` the warnings that you accept.
 
         >>> from redouble.backoff import exponential
         >>> [warning] = Policy(backoff=exponential).lint()
@@ -671,8 +686,8 @@ class Policy(Base):
                 given.get(field).__reduce_ex__(2)
             except TypeError:
                 raise TypeError(
-                    f"a policy whose {field} is of this process cannot be pickled: "
-                    f"send policy.replace({field}=None), or make the policy where it is used"
+                    f"cannot pickle a policy whose {field} exists only in this process: "
+                    f"send policy.replace({field}=None), or make the policy in the process that uses it"
                 ) from None
         if "rules" in given:
             given["rules"] = dict(self.rules)
@@ -688,7 +703,7 @@ def _engine() -> Any:
 
 
 class _Open(Policy):
-    """A policy while it is filled: without the `__setattr__` that refuses, which would take twice as long."""
+    """The class of a policy while its fields are set: going around a `__setattr__` that refuses is slower."""
 
     __slots__ = ()
     __setattr__: Any = object.__setattr__
@@ -708,7 +723,7 @@ _COMPUTED_FROM = frozenset({*_LIMITING, *_GUARDING, *_MAY_BE_ASYNC, "listeners",
 
 
 def _about(name: str, value: Any) -> str:
-    """Return what to write instead of a text for a field that takes a number."""
+    """Return the number to write instead of a text, as the end of a message."""
     if type(value) is not str:
         return ""
     from ._policy.other_names import about_text
@@ -737,12 +752,12 @@ def _fill(policy: Policy, values: tuple[Any, ...], fields: Mapping[str, Any], ca
         except TypeError as error:
             raise TypeError(f"{error}{_about(name, value)}") from None
     if policy.payload is not None and policy.dead_letters is None:
-        raise ValueError("payload must come with dead_letters: nothing is kept of a call otherwise")
+        raise ValueError("payload needs dead_letters: without it no call is stored")
     soft = policy.give_up_after is not None
     if policy.attempts is None and policy.deadline is None and not soft:
         raise ValueError(
             "attempts must not be None without a deadline or give_up_after: such a call may never end; "
-            "math.inf means for ever"
+            "write math.inf to retry for ever"
         )
     if policy.floor or policy.rules:
         policy._check_floors()
@@ -753,7 +768,7 @@ def _fill(policy: Policy, values: tuple[Any, ...], fields: Mapping[str, Any], ca
 
 
 def _compute(policy: Policy, fields: Mapping[str, Any], put: Callable[[Any, str, Any], None]) -> None:
-    """Store what follows from these fields; all else is there, from the defaults or another policy."""
+    """Store the attributes that are computed from these fields; the others are stored already."""
     if not _LIMITING.isdisjoint(fields):
         limits = (policy.deadline, policy.timeout, policy.give_up_after)
         put(policy, "_in_context", limits != _UNLIMITED or policy.idempotency_key is not False)

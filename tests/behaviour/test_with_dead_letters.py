@@ -466,7 +466,7 @@ def test_what_keeps_no_letters_is_refused(value):
 
 
 def test_a_payload_without_dead_letters_is_refused():
-    with pytest.raises(ValueError, match="payload must come with dead_letters"):
+    with pytest.raises(ValueError, match="payload needs dead_letters"):
         Policy(payload=lambda: None)
 
 

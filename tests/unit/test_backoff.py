@@ -414,7 +414,7 @@ def test_a_backoff_that_answers_nonsense_is_replaced_by_full_jitter_and_told_of_
 
     with caplog.at_level(logging.WARNING, "redouble"):
         assert list(delays(nonsense, attempts=5, cap=3.0, rng=Pinned(0.5))) == [0.5, 1.0, 1.5, 1.5]
-    assert told(caplog) == ["backoff nonsense failed, full jitter stands in (said once)"]
+    assert told(caplog) == ["backoff nonsense failed; using full_jitter instead (said once)"]
     message = caplog.records[0].exc_text.splitlines()[-1].partition(": ")[2]
     assert message.startswith("the delay must be ")
     assert message.endswith(f"got {answer!r}")
@@ -428,7 +428,7 @@ def test_a_backoff_that_raises_is_replaced_by_full_jitter_and_told_of_once(caplo
 
     with caplog.at_level(logging.WARNING, "redouble"):
         assert list(delays(broken, attempts=4, rng=Pinned(0.5))) == [0.5, 7.0, 2.0]
-    assert told(caplog) == ["backoff broken failed, full jitter stands in (said once)"]
+    assert told(caplog) == ["backoff broken failed; using full_jitter instead (said once)"]
     assert caplog.records[0].exc_text.endswith("\nLookupError: no such delay")
 
 
@@ -494,7 +494,7 @@ def test_for_a_broken_random_source_the_random_module_stands_in_and_it_is_logged
         waits = list(delays(attempts=4, rng=make()))
     assert len(waits) == 3
     assert all(0.0 <= wait <= 4.0 for wait in waits)
-    assert told(caplog)[1:] == ["the random source failed, the random module stands in (said once)"]
+    assert told(caplog)[1:] == ["rng failed; using the random module instead (said once)"]
     assert caplog.records[1].exc_text.endswith(f": {trouble}")
 
 
@@ -524,7 +524,7 @@ def test_a_misbehaving_backoff_never_hides_the_result(flavour, clock, caplog):
     with caplog.at_level(logging.WARNING, "redouble"):
         assert flavour.call(policy, flavour.scripted(TimeoutError(), TimeoutError(), "page")) == "page"
     assert clock.waits == [0.5, 1.0]
-    assert sum("full jitter stands in" in message for message in told(caplog)) == 1
+    assert sum("using full_jitter instead" in message for message in told(caplog)) == 1
 
 
 def test_a_misbehaving_backoff_never_hides_the_error(flavour, clock):

@@ -46,8 +46,8 @@ class PolicyFields(TypedDict, total=False):
     rules: Mapping[Cause | int | type[Exception] | str, Rule]
     """Other settings by cause, status or exception type: see `Rule`."""
     nested: Literal["stop", "independent", "defer"]
-    """``'stop'``: do not retry what an inner call has retried; ``'independent'``: retry it, too;
-    ``'defer'``: make one attempt while an enclosing call is retrying.
+    """Errors that an inner call has retried: ``'stop'`` does not retry them, ``'independent'`` does.
+    ``'defer'``: one attempt while an enclosing call retries.
     """
     enabled: bool | Callable[[], object]
     """``False``, or a function that returns false, switches retries off."""
@@ -62,8 +62,8 @@ class PolicyFields(TypedDict, total=False):
     deadline: Seconds | None
     """Hard limit for the whole call, waits and nested calls included: `DeadlineExceeded` is raised."""
     give_up_after: Seconds | None
-    """Soft limit: that long after the call began no attempt starts any more. A running one is not cut
-    off, and its own error is raised.
+    """Soft limit: no attempt starts that long after the call began. A running one is not cut off, and
+    its own error is raised.
     """
     timeout: Seconds | None
     """Limit for each attempt. Async attempts are cut off; sync ones must pass
@@ -74,7 +74,7 @@ class PolicyFields(TypedDict, total=False):
     budget: Budget | Callable[..., Budget | None] | None
     """Limits the retries of all calls together."""
     priority: int
-    """Passed to the budget: below 0 a retry leaves half of it to others."""
+    """Passed to the budget, which refuses a retry below 0 while less than half of it is left."""
     breaker: Breaker | Callable[..., Breaker | None] | None
     """Rejects calls to a dependency that keeps failing."""
     throttle: AdaptiveThrottle | Callable[..., AdaptiveThrottle | None] | None
@@ -92,7 +92,7 @@ class PolicyFields(TypedDict, total=False):
     dead_letters: DeadLetters | None
     """Stores calls that failed for good though their error was retryable."""
     payload: Callable[..., object] | None
-    """Function of the call's arguments that returns what a dead letter stores of them."""
+    """Function of the call's arguments; a dead letter stores its result."""
     listeners: Iterable[Callable[[Event], object]]
     """Functions that receive each event of the policy."""
     logger: Logger | LoggerAdapter[Any] | str | Literal[False] | None

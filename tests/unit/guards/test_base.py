@@ -73,7 +73,7 @@ def test_a_guard_refuses_to_be_pickled_and_says_what_to_do(make, protocol):
 )
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_policy_with_a_guard_refuses_to_be_pickled(field, kind, protocol):
-    with pytest.raises(TypeError, match=f"a policy whose {field} is of this process cannot be pickled"):
+    with pytest.raises(TypeError, match=f"cannot pickle a policy whose {field} exists only in this process"):
         pickle.dumps(Policy(**{field: kind(name="payments")}), protocol)
 
 

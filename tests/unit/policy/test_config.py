@@ -473,7 +473,7 @@ def test_rules_that_are_no_mapping_are_refused(value):
     [
         ({"slow": {}}, ValueError, "rules must name causes out of "),
         ({"42": {}}, ValueError, "rules must be keyed by "),
-        ({"429": 3}, TypeError, "rules[429] must be a Rule, got 3"),
+        ({"429": 3}, TypeError, "rules[429] must be a Rule, such as Rule(attempts=2), got 3"),
         ({"429": {"attempts": 0}}, ValueError, "attempts must be at least 1"),
         ({"429": {"base": "soon"}}, ValueError, "base must be a duration"),
     ],

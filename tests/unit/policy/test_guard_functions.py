@@ -89,7 +89,7 @@ def test_a_policy_prints_and_compares_the_functions():
 def test_a_policy_with_a_plain_function_pickles_and_one_with_a_registry_names_the_field(field):
     made = Policy(**{field: by_host})
     assert pickle.loads(pickle.dumps(made)) == made
-    with pytest.raises(TypeError, match=rf"a policy whose {field} is of this process cannot be pickled"):
+    with pytest.raises(TypeError, match=rf"cannot pickle a policy whose {field} exists only in this process"):
         pickle.dumps(Policy(**{field: Registry(str).by(by_host)}))
 
 

@@ -28,7 +28,7 @@ def test_attempts_may_be_a_float_without_a_fraction(build):
 @pytest.mark.parametrize("limit", ["deadline", "give_up_after"])
 def test_unlimited_attempts_need_a_limit_in_time(limit):
     never_ends = "attempts must not be None without a deadline or give_up_after: such a call may never end"
-    with pytest.raises(ValueError, match=f"^{never_ends}; math.inf means for ever$"):
+    with pytest.raises(ValueError, match=f"^{never_ends}; write math.inf to retry for ever$"):
         Policy(attempts=None)
     for none in (None, INF):
         with pytest.raises(ValueError, match=never_ends):

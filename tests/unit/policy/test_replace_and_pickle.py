@@ -212,7 +212,7 @@ def test_a_subclass_may_have_slots_and_an_init_of_its_own():
 def test_replace_checks_what_fields_mean_together():
     with pytest.raises(ValueError, match="attempts must not be None without a deadline"):
         Policy(attempts=None, deadline=5.0).replace(deadline=None)
-    with pytest.raises(ValueError, match="payload must come with dead_letters"):
+    with pytest.raises(ValueError, match="payload needs dead_letters"):
         Policy().replace(payload=predicate)
 
 

@@ -75,14 +75,14 @@ def test_a_rule_for_what_cannot_happen_is_refused(key, error, rule):
 def test_what_is_no_rule_is_refused_naming_its_key(value):
     with pytest.raises(TypeError) as caught:
         Policy(rules={429: value})
-    assert str(caught.value) == f"rules[429] must be a Rule, got {value!r}"
+    assert str(caught.value) == f"rules[429] must be a Rule, such as Rule(attempts=2), got {value!r}"
 
 
 @pytest.mark.parametrize("value", [None, 3, [429], Rule()], ids=repr)
 def test_rules_that_are_no_mapping_are_refused(value):
     with pytest.raises(TypeError) as caught:
         Policy(rules=value)
-    assert str(caught.value).startswith("rules must map causes, statuses or exception types to rules, got ")
+    assert str(caught.value).startswith("rules must map causes, statuses or exception types to rules, such as ")
 
 
 def test_a_rule_is_a_value():
