@@ -1,13 +1,12 @@
 """The context of a running attempt, which nested calls read and headers carry to other services.
 
-One context variable holds the innermost context. It is set on a first attempt only if the policy
-needs it (a limit in time, an idempotency key), and on every retry. What it holds is a plain list: making
-one costs a fifth of making an object, and a success under a deadline pays for it each time. The object
-that users see, `Attempt`, is made from it when asked for.
+One context variable holds the innermost context. It is set on a first attempt only if the policy needs it (a
+limit in time, an idempotency key), and on every retry. A context is a plain list, which costs a fifth of an
+object: every success under a deadline makes one. `current_attempt` makes the `Attempt` that users see.
 
 Tasks, threads and callbacks that were started during a call keep its context, and may outlive the call. So
-each call marks its context when it ends, and what has ended counts as none: `here` gives the innermost
-that still run. AttemptContext hold their own limits and refer to the outer ones, which may end before them.
+each call marks its context when it ends, and `here` returns the innermost context that still runs. A context
+holds its own limits and refers to the outer one, which may end first.
 """
 
 from __future__ import annotations
@@ -45,45 +44,45 @@ if TYPE_CHECKING:
     R = TypeVar("R")
 
 # The indexes of a context, which is a list.
-POLICY = 0  # None where this is a scope, False where it is a request that came in: neither is an attempt
+POLICY = 0  # None for a scope, False for an incoming request: neither is an attempt
 CLOCK = 1
-STARTED = 2  # by that clock; None where nothing had to read it
+STARTED = 2  # by that clock; None if nothing had to read it
 ENDS = 3  # its own deadline, by that clock
-NUMBER = 4  # of the attempt, from 1; 0 where time was up before there could be one
-RETRIED = 5  # the same; of a request that came in, the client's
+NUMBER = 4  # of the attempt, from 1; 0 if the time was up before the first
+RETRIED = 5  # the same; for an incoming request, that of the client
 KEY = 6
 PREVIOUS = 7  # the last failure: its type and its message
 OUTER = 8  # the context around this one, when this one was made
-RUNNING = 9  # whether the call still runs; in its later attempts, the context of its first one, which knows
+RUNNING = 9  # whether the call still runs; in a retry, the context of the first attempt, which has it
 
 current: ContextVar[AttemptContext | None] = ContextVar("redouble attempt", default=None)
 
 # Retries switched off by redouble.testing: for a context, or for the whole process.
 switched_off: ContextVar[object] = ContextVar("redouble switched off", default=None)
 switched_off_everywhere: dict[object, object] = {}
-# Those of a context that are still in force: a task may outlive the block that it was started in.
+# Those of contexts that are still active: a task may outlive the block that it was started in.
 switches_off: dict[object, object] = {}
 
-# The most attempts that a test allows each call: likewise, and all of them, without which nobody looks.
+# The limits of `testing.capped`: of a context, of the process, and all of them (empty: nothing to check).
 cap_here: ContextVar[int | None] = ContextVar("redouble cap", default=None)
 caps_everywhere: dict[object, int] = {}
 caps: dict[object, int] = {}
 
-# The replay of a dead letter that was begun here: `replay_here` gives it while it runs.
+# The replay of a dead letter that was started here: `replay_here` returns it while it runs.
 replaying: ContextVar[Any] = ContextVar("redouble replay", default=None)
 
-# When to give up on storing a dead letter, by the monotonic clock, and the call that it is of.
+# When to stop storing a dead letter, by the monotonic clock, and the call that failed.
 storing: ContextVar[tuple[float, Any] | None] = ContextVar("redouble storing", default=None)
 BEYOND = 1.0  # seconds that storing may take after a call's deadline
 
-# Seconds that the call which asks or tells a guard has left, for guards that may have to wait.
+# The seconds that a call has left, for guards that may have to wait.
 time_given: ContextVar[float | None] = ContextVar("redouble time for guards", default=None)
 
 IDEMPOTENCY_KEY, RETRY_ATTEMPT, REQUEST_TIMEOUT = "Idempotency-Key", "X-Retry-Attempt", "X-Request-Timeout-Ms"
 
 
 class Attempt:
-    """One attempt of one call, for the code that runs in it.
+    """The running attempt of a call, returned by `current_attempt`.
 
     >>> from redouble import retry, current_attempt
     >>> @retry(deadline=5.0)
@@ -127,7 +126,7 @@ class Attempt:
 
     @property
     def timeout(self) -> float | None:
-        """Seconds this attempt may take: the policy's ``timeout``, or what is left if that is less."""
+        """Seconds this attempt may take: the policy's ``timeout``, or ``remaining`` if that is less."""
         return shorter(self._policy.timeout, self.remaining)
 
     @property
@@ -154,7 +153,7 @@ class Key:
         self._make = _uuid if make is True else lambda: sync_result("idempotency_key", make(*args, **kwargs))
         self._made: dict[str, str] = {}
         replay = replay_here()
-        # A key made from arguments is made from them once more; a random one is known by the replay alone.
+        # A key that is computed from arguments is computed again; a random one only the replay knows.
         if replay is not None and make is True:
             replayed = replay.key_for(_token(self._prefix), args, kwargs)
             if replayed is not None:
@@ -166,7 +165,7 @@ class Key:
 
 
 def first_attempt(policy: Policy, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttemptContext:
-    """Return the context of a first attempt. Reads the clock if there is a limit for the call."""
+    """Return the context of a first attempt. Read the clock if the call has a limit in time."""
     outer = here()
     # Without a key of its own, a call sends that of the enclosing call.
     running = None if policy.idempotency_key else running_in(outer)
@@ -211,7 +210,7 @@ def _with_outer(context: AttemptContext | None) -> Iterator[AttemptContext]:
 def time_left(context: AttemptContext) -> float | None:
     """Return the seconds until the first deadline of a context, never below 0; ``None`` without one."""
     ends = context[ENDS]
-    if context[OUTER] is None:  # as most are, and each async attempt asks
+    if context[OUTER] is None:  # the usual case, and every async attempt calls this
         return None if ends is None else max(0.0, ends - context[CLOCK]())
     ends = earliest_end(context, None, 0.0)
     return None if ends is None else max(0.0, ends)
@@ -239,9 +238,9 @@ def retried_in(context: AttemptContext | None) -> int:
 
 
 def storing_until(patience: float) -> float:
-    """Return when to give up on storing a dead letter here, by the monotonic clock.
+    """Return when to stop storing a dead letter here, by the monotonic clock.
 
-    ``patience`` is how many seconds it may take where no call sets a limit.
+    ``patience`` is how many seconds it may take if no call sets a limit.
     """
     limit = storing.get()
     if limit is not None:
@@ -252,7 +251,7 @@ def storing_until(patience: float) -> float:
 
 
 def in_time(left: float | None, method: Callable[..., Any], *args: Any) -> Any:
-    """Call a method of a guard, which may take no more than a part of the time that is left."""
+    """Call a method of a guard, with ``left`` as the time that it may take."""
     if left is None:
         return method(*args)
     outer = time_given.get()
@@ -278,7 +277,7 @@ def replay_here() -> Any:
 
 
 def leave(token: Token[Any]) -> None:
-    """Reset a context variable; do nothing in another context than it was set in, as fixtures are left."""
+    """Reset a context variable; do nothing in another context than that of the token, as in a fixture."""
     try:
         token.var.reset(token)
     except ValueError:
@@ -315,9 +314,9 @@ def current_attempt() -> Attempt | None:
 def carried(function: Callable[P, R], /) -> Callable[P, R]:
     """Return a function that runs in the context in which it was made, in any thread.
 
-    For threads that do not take over the context of their caller, as those of a ``ThreadPoolExecutor``: the
-    deadline, the idempotency key and `nested` hold there, too, until the call around this place ends. All
-    context variables are carried. May be called from many threads at once.
+    Threads of a ``ThreadPoolExecutor`` do not copy the context of their caller. A carried function has it:
+    the deadline, the idempotency key and `nested` apply there, too, until the enclosing call ends. All
+    context variables are carried. The function may be called from many threads at once.
 
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> from redouble import retry
@@ -330,8 +329,8 @@ def carried(function: Callable[P, R], /) -> Callable[P, R]:
     """
     if flavour(function) != SYNC:
         raise TypeError(
-            f"cannot carry a context to {name_of(function)}: it runs when it is awaited or iterated, in the "
-            "context of that place; start a task, which has a copy of this context"
+            f"cannot carry a context to {name_of(function)}: it runs later, in the context of the code "
+            "that awaits or iterates it; start a task instead, which copies this context"
         )
     context = copy_context()
 
@@ -344,10 +343,10 @@ def carried(function: Callable[P, R], /) -> Callable[P, R]:
 
 
 def outgoing_headers() -> dict[str, str]:
-    """Return the headers that tell a service the deadline, the attempt and the idempotency key.
+    """Return the headers that carry the deadline, the attempt and the idempotency key to a service.
 
     ``Idempotency-Key`` if the call's policy has one, ``X-Retry-Attempt`` (the number of this attempt),
-    ``X-Request-Timeout-Ms`` (the time left). Empty where there is nothing to say.
+    ``X-Request-Timeout-Ms`` (the time left). Empty outside of a call.
 
     >>> outgoing_headers()
     {}
@@ -371,8 +370,9 @@ def outgoing_headers() -> dict[str, str]:
 class incoming:  # noqa: N801 - used like a function
     """Apply on the server the headers that a client sent with `outgoing_headers`.
 
-    Inside the block, calls are bound by the client's deadline, and know that the client is retrying.
-    Garbage, and a longer time than is left already, are ignored.
+    Inside the block, calls are bound by the client's deadline, and policies with ``nested="defer"`` try once
+    while the client is retrying. Values that are not whole numbers, and a longer time than is left already,
+    are ignored. Use it only for clients that you trust: the headers shorten your deadlines.
 
     >>> with incoming({"x-request-timeout-ms": "2500", "x-retry-attempt": "2"}):
     ...     outgoing_headers()["X-Retry-Attempt"]
@@ -412,7 +412,7 @@ def _digits(text: str | None) -> int | None:
     if text is None:
         return None
     text = text.strip(" \t")
-    # Twelve digits of milliseconds are thirty years; more is garbage, and slow to convert.
+    # Twelve digits of milliseconds are thirty years; longer numbers are slow to convert.
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 12 else None
 
 

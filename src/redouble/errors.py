@@ -1,4 +1,4 @@
-"""Exceptions that redouble raises, and the history of a call that gave up.
+"""Exceptions that redouble raises, and the history of a call that failed for good.
 
 ::
 
@@ -9,7 +9,7 @@
     ├── BulkheadFull       as many calls as allowed are in flight
     └── StoreError         dead letters could not be stored or read
 
-Most calls that give up raise none of them, but the last exception of the function. All of them pickle, notes
+Most failed calls raise none of them, but the last exception of the function. All of them pickle, notes
 included; attributes that cannot be pickled are left out or replaced by their text.
 """
 
@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 
 
 class RedoubleError(Exception):
-    """Base class of the exceptions of redouble."""
+    """Base class of the exceptions of redouble.
+
+    >>> issubclass(DeadlineExceeded, RedoubleError), issubclass(DeadlineExceeded, TimeoutError)
+    (True, True)
+    """
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         state = {
@@ -64,7 +68,7 @@ class DeadlineExceeded(RedoubleError, TimeoutError):  # noqa: N818 - says what h
     def __init__(self, message: str, *, attempts: int, elapsed: float) -> None:
         super().__init__(message)
         self.attempts = attempts
-        """How many attempts were started; 0 if the deadline passed before the first."""
+        """Number of attempts that were started; 0 if the deadline passed before the first."""
         self.elapsed = elapsed
         """Seconds since the call began, or since its first failure under an outer deadline."""
 
@@ -88,8 +92,9 @@ class ResultRejected(RedoubleError):  # noqa: N818 - says what happened
     def __init__(self, message: str, *, result: Any, attempts: int) -> None:
         super().__init__(message)
         self.result = result
-        """What the last attempt returned; its ``repr`` if it does not survive pickling."""
+        """The result of the last attempt; after unpickling its ``repr``, if it does not pickle."""
         self.attempts = attempts
+        """Number of attempts."""
 
     def _stand_in(self, name: str, value: object) -> str | None:
         return safe_str(value, repr) if name == "result" else None
@@ -114,7 +119,7 @@ class CircuitOpen(RedoubleError):  # noqa: N818 - says what happened
         self.name = name
         """The name of the breaker."""
         self.retry_after = retry_after
-        """Seconds until it lets a call through again; ``None`` where it was opened by hand."""
+        """Seconds until it lets a call through again; ``None`` if it was opened by hand."""
         self.last_failure = last_failure
         """The failure that opened it, as text."""
 
@@ -135,7 +140,7 @@ class BulkheadFull(RedoubleError):  # noqa: N818 - says what happened
         self.name = name
         """The name of the bulkhead."""
         self.limit = limit
-        """How many calls may be in flight at once."""
+        """Number of calls that may be in flight at once."""
 
 
 class StoreError(RedoubleError):
@@ -151,7 +156,7 @@ class StoreError(RedoubleError):
     def __init__(self, message: str, *, location: str) -> None:
         super().__init__(message)
         self.location = location
-        """The file, or what stands for the store."""
+        """The file, or the key of the store."""
 
 
 def _survives(value: object, protocol: int) -> bool:
@@ -159,7 +164,7 @@ def _survives(value: object, protocol: int) -> bool:
 
     try:
         pickle.loads(pickle.dumps(value, protocol))  # noqa: S301 - what was pickled a moment ago
-    except Exception:  # noqa: BLE001 - whatever a stranger's __reduce__ raises
+    except Exception:  # noqa: BLE001 - a __reduce__ of the user may raise anything
         return False
     return True
 
@@ -176,6 +181,9 @@ class Failure(Record):
     """One attempt that failed: its number, from 1, its error, and the wait that followed.
 
     ``error_type`` is empty if a result was rejected; ``delay`` is ``None`` after the last attempt.
+
+    >>> print(Failure(1, "TimeoutError", "slow", 0.5))
+    attempt 1: TimeoutError: slow; waited 0.50 s
     """
 
     attempt: int
@@ -189,11 +197,15 @@ class Failure(Record):
 
 
 class History(Record):
-    """The attempts of a call that gave up.
+    """The attempts of a call that failed for good, as `redouble.history` returns them.
 
     ``name`` is that of the policy or the function; ``attempts`` their number; ``elapsed`` the seconds since
     the call began, or since its first failure if nothing read the clock before; ``why`` says why it gave up.
     ``failures`` are the first 3 attempts and the last 7, ``left_out`` the number between them.
+
+    >>> failed = (Failure(1, "TimeoutError", "slow", None),)
+    >>> History("fetch", attempts=1, elapsed=0.0, why="no attempts left", failures=failed, left_out=0).why
+    'no attempts left'
     """
 
     name: str

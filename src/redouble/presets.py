@@ -1,7 +1,7 @@
 """Ready-made policies and circuit breakers.
 
-Each policy is a plain `Policy` that may be changed with ``replace``, and, but for `llm`, has a new retry
-budget: call a preset once for each dependency and share the result, or pass a budget that is shared already.
+Each returns a plain `Policy`; keywords change its fields. All but `llm` make a new retry budget: call a
+preset once for each dependency and share the policy, or pass a budget that is shared already.
 """
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ def test_a_listener_in_two_places_is_told_once_whatever_it_is_wrapped_in(clock, 
 
 def test_whoever_subscribes_what_asks_for_successes_is_told_that_it_will_hear_of_none(heard, caplog):
     subscribe(with_successes(heard.append))()
-    assert "asks for successes, which subscribers do not hear of" in caplog.text
+    assert "asks for successes, which subscribers do not receive" in caplog.text
 
 
 def test_an_until_that_raises_at_the_first_attempt_ends_a_counted_call_with_an_event(flavour, clock, heard):

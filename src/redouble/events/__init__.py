@@ -2,8 +2,8 @@
 
 A call that fails at least once ends with exactly one of `Recovered`, `GaveUp` or `Expired`, and has one
 `Retrying` before each further attempt. A call that a guard does not admit has one `Refused` and no other
-event. Guards send `CircuitChanged` and `BackendChanged`. A success at the first try is sent only to
-listeners that ask for it. No event is made while nobody listens and nothing is logged.
+event. Guards send `CircuitChanged` and `BackendChanged`. A success at the first attempt is sent only to
+listeners that ask for it. Without a listener and a logger no event is made.
 
 To add an event: write its class here, with the level and the template of its log record, and say in
 ``metrics._counts`` which counter it adds to.
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     Listener = Callable[["Event"], object]
 
     class CallState(Protocol):
-        """What events and log records read of a call."""
+        """The attributes of a call that events and log records read."""
 
         args: tuple[Any, ...]
         kwargs: dict[str, Any]
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
         def most(self) -> float | None: ...
         def counted(self) -> str: ...
 
-    # What an event carries while listeners run: the exception, the call, and why it gave up, in words.
+    # Carried by an event while listeners run: the exception, the call, and why it failed for good, in words.
     During = tuple[BaseException | None, CallState | None, str]
 
 
@@ -77,7 +77,11 @@ if TYPE_CHECKING:
 
 
 class Reason(StrEnum):
-    """Why a call was given up on. Few and fixed, so that they make good metric labels."""
+    """Why a call failed for good or was refused: a small fixed set, for metric labels.
+
+    >>> Reason.attempts == "attempts"
+    True
+    """
 
     disabled = "disabled"
     not_retryable = "not_retryable"
@@ -100,22 +104,22 @@ class Reason(StrEnum):
 _INFO, _WARNING, _ERROR = 20, 30, 40
 # The correlation of an event while no hook is set.
 _NOTHING: Mapping[str, object] = MappingProxyType({})
-# What is known of the call of an event that carries nothing.
+# For an event that carries no exception and no call.
 _UNKNOWN: During = (None, None, "")
 
 
 class Event(Record):
-    """Base class of all events. Frozen; its fields are text and numbers, so it may be kept.
+    """Base class of all events: a frozen record of text and numbers, which you may keep.
 
     While listeners run, ``error`` is the exception and ``args`` and ``kwargs`` are the arguments of the call.
     Afterwards they are ``None``, also for another thread. They are not fields: not in `as_dict`, ``repr``,
     comparisons and pickles.
 
     ``name`` is the policy's name or the function's. ``attempt`` is the number, from 1, of the attempt that
-    failed; in `Recovered`, of the one that succeeded; 0 where there was none. ``delay`` is the coming wait in
-    seconds. ``elapsed`` is the seconds since the call began, or since its first failure where the policy has
-    no deadline, no ``give_up_after`` and no listener for successes. ``reason`` says why the call was given up
-    on. ``correlation`` is the mapping that the hook set with `correlate` returned.
+    failed; in `Recovered`, of the one that succeeded; 0 if there was none. ``delay`` is the next wait in
+    seconds. ``elapsed`` is the seconds since the call began, or since its first failure if the policy has no
+    deadline, no ``give_up_after`` and no listener for successes. ``reason`` says why the call failed for
+    good. ``correlation`` is the mapping that the function set with `correlate` returned.
 
     >>> Retrying("fetch", attempt=1, delay=0.5, elapsed=0.0, error_type="TimeoutError").delay
     0.5
@@ -155,7 +159,7 @@ class Event(Record):
         reason: Reason | None = None,
         correlation: Mapping[str, object] = _NOTHING,
     ) -> None:
-        # By hand and at one go: while somebody listens, every retry makes an event.
+        # All at once, which is faster than a record's own: with a listener every retry makes an event.
         fields = {
             "name": name,
             "attempt": attempt,
@@ -244,9 +248,12 @@ class Hedged(Event):
 
 
 class CircuitChanged(Event):
-    """A circuit breaker went from one state to another. ``name`` is the breaker's.
+    """A circuit breaker changed its state. ``name`` is the breaker's.
 
     ``delay`` is how long it stays open; ``error_message`` is the failure that opened it, as text.
+
+    >>> CircuitChanged("payments", before="closed", after="open", delay=30.0).after
+    'open'
     """
 
     before: str
@@ -271,6 +278,9 @@ class BackendChanged(Event):
     """The store behind a shared guard stopped answering, or answers again. ``name`` is the guard's.
 
     While it does not, the guard decides locally; ``error_type`` and ``error_message`` are the store's error.
+
+    >>> BackendChanged("payments", available=False, error_type="ConnectionError").available
+    False
     """
 
     available: bool
@@ -306,6 +316,9 @@ class Discarded(Event):
     """Dead letters of a queue were discarded. ``name`` is the queue's too.
 
     ``why`` is ``"purged"`` (too old), ``"limit"`` (too many, or too large) or ``"discarded"`` (on request).
+
+    >>> Discarded("default", count=3, why="purged").count
+    3
     """
 
     queue: str
@@ -330,9 +343,9 @@ OWN_FIELDS = dict.fromkeys(
 
 
 class with_successes(Record):  # noqa: N801 - used like a function
-    """A listener that also receives a `Succeeded` for every call that succeeds at the first try.
+    """A listener that also receives a `Succeeded` for every call that succeeds at the first attempt.
 
-    Any listener whose attribute ``wants_successes`` is true does so. It must be in the ``listeners`` of a
+    So does any listener whose attribute ``wants_successes`` is true. It must be in the ``listeners`` of a
     policy: only calls under that policy pay for it.
 
     >>> from redouble import Policy
@@ -369,8 +382,8 @@ subscribers: dict[object, Listener] = {}
 def subscribe(listener: Listener) -> Callable[[], None]:
     """Send the events of every policy and guard in the process to a listener; return a function to end that.
 
-    It receives no success at the first try, so that successful calls cost nothing more: for those, put it in
-    the ``listeners`` of a policy. A listener that is there as well receives each event once.
+    It receives no `Succeeded`, so that successful calls cost nothing more: for those, put it in the
+    ``listeners`` of a policy. A listener that is there as well receives each event once.
 
     >>> heard = []
     >>> unsubscribe = subscribe(heard.append)
@@ -381,8 +394,8 @@ def subscribe(listener: Listener) -> Callable[[], None]:
     if wanting_successes((listener,)):
         warn_once(
             listener,
-            f"{name_of(listener, short=True)} asks for successes, which subscribers do not hear of: "
-            "rates are true only of policies that have it in their listeners",
+            f"{name_of(listener, short=True)} asks for successes, which subscribers do not receive: "
+            "put it in the listeners of each policy, or its success rates are wrong",
         )
 
     def unsubscribe() -> None:
@@ -396,7 +409,7 @@ def subscribed() -> tuple[Listener, ...]:
     return tuple(subscribers.values())
 
 
-# The hook of the whole process that adds a correlation to events and dead letters: at most one.
+# The function that `correlate` has set for the whole process: at most one.
 _correlators: list[Callable[[], Mapping[str, object]]] = []
 
 
@@ -418,7 +431,7 @@ def correlate(hook: Callable[[], Mapping[str, object]] | None) -> Callable[[], M
 
 
 def correlated() -> dict[str, Any]:
-    """Return the mapping of the user's hook; an empty one if there is none or it fails."""
+    """Return the mapping of the function set with `correlate`; an empty one if there is none or it fails."""
     found: dict[str, Any] = {}
     for hook in tuple(_correlators):
         _notify(hook, "correlate", _add_correlation, hook, found)
@@ -431,7 +444,7 @@ def _add_correlation(hook: Callable[[], Mapping[str, object]], found: dict[str, 
 
 
 def wanted(listeners: tuple[Listener, ...], logger: Any = None) -> bool:
-    """Return whether anybody would receive an event: otherwise it need not be made.
+    """Return whether an event would be received or logged: otherwise it need not be made.
 
     ``logger`` is that of the policy: see `emit`.
     """
@@ -449,7 +462,7 @@ def emit(
     """Call those listeners in order, then all subscribers, then log the event.
 
     Their errors are logged once and swallowed. ``logger`` is a logger, the name of one, or ``None`` for
-    ``redouble``. ``during`` is what the event carries meanwhile: the exception, the call, and why it gave up.
+    ``redouble``. ``during`` is carried by the event meanwhile: the exception, the call, why it ended.
     """
     if subscribers:
         listeners = (*listeners, *without(subscribed(), listeners))
@@ -461,20 +474,20 @@ def emit(
 def tell(
     event: Event, listeners: tuple[Listener, ...], during: During | None = None, logger: Any = None
 ) -> None:
-    """Call those listeners in order, and nobody else; then log the event, if there is a logger."""
+    """Call these listeners in order, without subscribers; then log the event, if there is a logger."""
     carried = vars(event)
     try:
         if during is not None:
             carried["_during"] = during
         if _correlators:
-            # Before anybody has seen the event.
+            # Before a listener has seen the event.
             carried["correlation"] = MappingProxyType(correlated())
         for listener in listeners:
             _notify(listener, "listener", listener, event)
         if logger is not None:
             _notify(logger, "", log, logger, event)
     finally:
-        # An event may be kept: nothing of the call may live on with it.
+        # A listener may keep the event, but must not keep the exception and the call alive.
         carried.pop("_during", None)
 
 
@@ -521,7 +534,7 @@ def _notify(source: object, what: str, function: Callable[..., object], *args: A
 
 # Logging
 
-# How much of an error's message a log record has.
+# Characters of an error's message in a log record.
 _LONGEST = 1000
 # Loggers by name: asking logging for one takes a lock.
 _loggers: dict[str, Any] = {}
@@ -533,14 +546,14 @@ def logger_for(chosen: Any = None, level: int = _ERROR) -> Any:
     ``chosen`` is a logger, the name of one, ``None`` for ``redouble``, or ``False`` for none. ``logging`` is
     never imported here: a process without it logs nothing.
     """
-    if chosen is None:  # as it is after most failures
+    if chosen is None:  # the usual case
         chosen = "redouble"
     elif chosen is False:
         return None
     elif not isinstance(chosen, str):
         try:
             return chosen if chosen.hasHandlers() and chosen.isEnabledFor(level) else None
-        except Exception:  # noqa: BLE001 - it may be the user's own; what cannot be logged is not
+        except Exception:  # noqa: BLE001 - a logger of the user may raise anything
             return None
     logger = handling = _loggers.get(chosen) or _named(chosen)
     # `hasHandlers` inlined: every failure comes here.
@@ -575,7 +588,7 @@ def log(logger: Any, event: Event, level: int | None = None, template: str | Non
 
 
 def record_fields(event: Event) -> dict[str, Any]:
-    """Return the fields of an event as a log record has them: plain values, without secrets."""
+    """Return the fields of an event for a log record: plain values, without secrets."""
     _, call, _ = event._during or _UNKNOWN
     message, masking = event.error_message, None if call is None else call.masking
     fields = {
@@ -619,7 +632,7 @@ def template_words(event: Event, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unclashing(fields: dict[str, Any], correlation: Mapping[str, object]) -> dict[str, Any]:
-    """Return all fields for a log record; a name that log records have already gets a prefix."""
+    """Return fields and correlation for a log record; names that records have already get a prefix."""
     logging: Any = sys.modules["logging"]
     factory = logging.getLogRecordFactory()
     if not correlation and factory is logging.LogRecord:

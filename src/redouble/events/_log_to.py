@@ -1,4 +1,4 @@
-"""`log_to`: a listener that logs with a level and a text of the user's own."""
+"""`log_to`: a listener that logs with custom levels and texts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class log_to(Record):  # noqa: N801 - used like a function
-    """A listener that logs events to a logger, with a level and a text of your own.
+    """A listener that logs events to a logger, with custom levels and texts.
 
-    It logs what redouble logs itself, so say ``Policy(logger=False)`` as well. ``level`` is one level for all
+    redouble still logs the events itself: also write ``Policy(logger=False)``. ``level`` is one level for all
     events, or a mapping of event classes to levels: events of other classes are not logged. Without it each
     class has its usual level. ``template`` is a %-style text with names, of the fields of events and of
     ``error`` (type and message), ``why`` (the reason in words), ``attempt_of`` (such as ``1 of 4``) and
@@ -38,7 +38,10 @@ class log_to(Record):  # noqa: N801 - used like a function
 
     def _check(self) -> None:
         if checked_logger("logger", self.logger) is False:
-            raise TypeError("logger must be a logging.Logger or the name of one: log_to() cannot be silent")
+            raise TypeError(
+                "logger must be a logging.Logger or the name of one, got False: "
+                "leave log_to() out to log nothing"
+            )
         assign(self, "level", _levels(self.level))
         if self.template is not None:
             _check_template(self.template)
@@ -51,7 +54,7 @@ class log_to(Record):  # noqa: N801 - used like a function
                 return
         during = event._during
         if during and during[1] and not during[1].logged and isinstance(event, (GaveUp, Expired)):
-            return  # raised at its first failure: the error is with the caller already
+            return  # raised at its first failure: the caller has the error
         logger = logger_for(self.logger, event._level if level is None else level)
         if logger is not None:
             log(logger, event, level, self.template)
@@ -69,13 +72,13 @@ def _levels(value: Any) -> Any:
 
 
 class _Sample(dict[str, object]):
-    """Arguments for a template that is tried; they refuse to be printed as a whole, by ``%s``."""
+    """Arguments to try a template with; they cannot be printed as a whole, by ``%s``."""
 
     __repr__ = __str__ = None  # type: ignore[assignment]
 
 
 def _check_template(template: Any) -> None:
-    """Try a template with the names of an event of which nothing is known."""
+    """Try a template with the names of an event without values."""
     if not isinstance(template, str) or "%(" not in template:
         raise TypeError(f"template must be a text that names fields, such as '%(name)s', got {template!r}")
     unknown = Event("", attempt=1, elapsed=0.0)
