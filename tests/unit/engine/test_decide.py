@@ -185,6 +185,7 @@ def test_a_failure_and_its_limits_decide_between_a_wait_and_a_reason_to_stop(
         ("arq.worker", "Retry"), ("bdb", "BdbQuit"), ("click.exceptions", "Exit"), ("dramatiq.errors", "Retry"),
         ("huey.exceptions", "CancelExecution"), ("scrapy.exceptions", "DropItem"), ("taskiq.exceptions", "NoResultError"),
         ("tornado.gen", "Return"), ("unittest.case", "SkipTest"), ("concurrent.futures._base", "CancelledError"),
+        ("billiard.exceptions", "SoftTimeLimitExceeded"), ("rq.timeouts", "BaseTimeoutException"),
     ],
 )  # fmt: skip
 def test_control_flow_of_frameworks_is_known_by_name(module: str, name: str) -> None:
