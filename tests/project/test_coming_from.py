@@ -16,6 +16,7 @@ import ast
 import asyncio
 import contextlib
 import importlib.util
+import inspect
 import io
 import logging
 import random
@@ -338,6 +339,28 @@ def test_urllib3_as_the_page_describes_it() -> None:
     assert Retry.DEFAULT_RETRY_AFTER_MAX == 6 * 3600
     off = Retry.from_int(False)
     assert (off.total, off.redirect, off.raise_on_redirect) == (False, 0, False)
+
+
+def test_the_page_on_urllib3_has_every_parameter_of_its_retry() -> None:
+    pytest.importorskip("urllib3")
+    from urllib3.util import Retry
+
+    page = (DOCS / "coming-from" / "urllib3.md").read_text("utf-8")
+    missing = [
+        name for name in inspect.signature(Retry).parameters if not re.search(rf"`[^`]*\b{name}\b", page)
+    ]
+    assert missing == []
+
+
+def test_httpx_retries_as_the_page_describes_it() -> None:
+    pytest.importorskip("httpx_retries")
+    from httpx_retries import Retry
+
+    bare = Retry()
+    assert (bare.total, bare.backoff_factor) == (10, 0.0)
+    assert {int(status) for status in bare.status_forcelist} == {429, 502, 503, 504}
+    first = Retry(backoff_factor=0.5, backoff_jitter=0.0).increment()
+    assert first.backoff_strategy() == 1.0
 
 
 def test_aiohttp_retry_as_the_page_describes_it() -> None:

@@ -45,6 +45,7 @@ class Received:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or a body waits 40 ms for the ACK of its headers
 
     def handle_one_request(self):
         try:

@@ -274,7 +274,7 @@ def test_all_waits_together_have_a_limit(send, waits, seconds):
 )
 def test_a_setting_that_makes_no_sense_is_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        RetryTransport(**wrong)
+        RetryTransport(transport=Answering(200), **wrong)
 
 
 def test_a_policy_is_not_changed_by_requests_and_replace_makes_another(flavour):
@@ -495,7 +495,7 @@ def test_differs_a_check_is_not_async(flavour):
         return True
 
     with pytest.raises(TypeError, match="until must be a plain function"):
-        flavour.transport(until=check)
+        flavour.transport(transport=Answering(200), until=check)
 
 
 def test_differs_a_sync_client_and_an_async_client_need_a_transport_each():
