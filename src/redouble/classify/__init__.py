@@ -224,18 +224,8 @@ def verdict(failure: object, /) -> Verdict:
     'HTTP 503 with Retry-After: 7'
     """
     key: tuple[type, int | None] | None = None
-    error: Any = failure
-    cls = type(error)
     try:
-        numbered = _BUILTIN_ERRORS.get(cls)
-        if numbered is not None and not error.__dict__ and error.__cause__ is None:
-            number = error.errno if numbered else None
-            # Windows has numbers of its own beside the errno.
-            if number is not None:
-                if type(number) is int and number in t.ERRNOS and getattr(error, "winerror", None) is None:
-                    key = cls, number
-            elif cls in _DECISIVE or _is_plain(error):
-                key = cls, None
+        key = _builtin_key(failure)
         if key in _judged:
             return _judged[key]
     except Exception:  # noqa: BLE001, S110 - an object that lies about itself, which the classifier says
@@ -244,6 +234,21 @@ def verdict(failure: object, /) -> Verdict:
     if key is not None:
         _judged[key] = found
     return found
+
+
+def _builtin_key(failure: object) -> tuple[type, int | None] | None:
+    """Return class and errno of a builtin error that carries no other evidence; None for other failures."""
+    error: Any = failure
+    cls = type(error)
+    numbered = _BUILTIN_ERRORS.get(cls)
+    if numbered is None or error.__dict__ or error.__cause__ is not None:
+        return None
+    number = error.errno if numbered else None
+    if number is not None:
+        # Windows has numbers of its own beside the errno.
+        known = type(number) is int and number in t.ERRNOS and getattr(error, "winerror", None) is None
+        return (cls, number) if known else None
+    return (cls, None) if cls in _DECISIVE or _is_plain(error) else None
 
 
 def _is_plain(error: Exception) -> bool:
