@@ -117,7 +117,9 @@ def test_a_policy_with_a_guard_of_this_process_refuses_to_pickle_and_names_it(gu
     (field,) = guards
     policy = Policy(**guards)
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        with pytest.raises(TypeError, match=f"cannot pickle a policy whose {field} exists only in this process"):
+        with pytest.raises(
+            TypeError, match=f"cannot pickle a policy whose {field} exists only in this process"
+        ):
             pickle.dumps(policy, protocol)
     assert copy.copy(policy) == policy == copy.deepcopy(policy)
     assert copy.deepcopy(policy).__getattribute__(field) is guards[field]

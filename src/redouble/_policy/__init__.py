@@ -1,1 +1,1 @@
-"""What a policy does besides calling: read configuration, describe itself, lint itself."""
+"""Configuration, description and lint checks of a policy."""

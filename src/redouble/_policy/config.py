@@ -35,20 +35,24 @@ _BACKOFFS = {
 
 
 def read_mapping(data: Mapping[str, Any], fields: Collection[str] = ()) -> dict[str, Any]:
-    """Return policy fields from a mapping; those of ``fields`` that need no reading are taken as they are.
+    """Return policy fields from a mapping. ``fields`` are names whose values are used unchanged.
 
     >>> read_mapping({"max_attempts": 5, "base_delay_ms": 100, "deadline": "20s"})
     {'attempts': 5, 'base': 0.1, 'deadline': 20.0}
     """
     if not hasattr(data, "items"):
-        raise TypeError(f"a policy is read from a mapping of names to values, got {data!r}")
+        raise TypeError(f"a policy needs a mapping of field names to values, got {data!r}")
     return _read(data, _readers(fields))
 
 
 def read_environment(prefix: str, environ: Mapping[str, str], fields: Collection[str]) -> dict[str, Any]:
-    """Return policy fields from ``PREFIX_ATTEMPTS``, ``PREFIX_BASE`` and so on; empty variables are unset."""
+    """Return policy fields from ``PREFIX_ATTEMPTS``, ``PREFIX_BASE`` and so on; empty variables are unset.
+
+    >>> read_environment("P", {"P_ATTEMPTS": "6", "P_BASE": "", "PATH": "/bin"}, ())
+    {'attempts': 6}
+    """
     if not prefix:
-        raise ValueError("prefix must not be empty: it tells this policy's variables from all others")
+        raise ValueError("prefix must not be empty: without it every environment variable would be read")
     prefix = prefix if prefix.endswith("_") else prefix + "_"
     found = {
         key.removeprefix(prefix).lower(): value.strip()
@@ -124,7 +128,7 @@ def _seconds(text: str) -> float:
 def _integer(text: str) -> int:
     """Parse digits, perhaps with a minus: no underscores or digits of other scripts."""
     digits = text.removeprefix("-")
-    # Eighteen digits are more calls than anybody makes, and few enough to convert.
+    # No limit needs more than eighteen digits, and long numbers are slow to convert.
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
         raise ValueError
     return int(text)
@@ -154,7 +158,11 @@ def _jitter(name: str, value: Any) -> Any:
 
 
 def _share(name: str, value: Any) -> float:
-    """Read a share from 0 to 1, such as ``0.1`` or ``"10%"``."""
+    """Read a share from 0 to 1, such as ``0.1`` or ``"10%"``.
+
+    >>> _share("retry_budget", "10%")
+    0.1
+    """
     expected = "a share from 0 to 1 such as 0.1 or '10%'"
 
     def parse(text: str) -> float:

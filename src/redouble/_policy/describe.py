@@ -31,19 +31,24 @@ _ENDINGS = {
     "dead_letters": "Stores a dead letter if a call fails for good with a retryable error.",
     "_falls_back": "Returns a fallback instead of raising a retryable error.",
 }
-# What is said about repeated effects, by ``idempotent``.
+# The sentence about repeated effects, by ``idempotent``.
 _REPEATS = {
     True: "also of requests that may act twice",
     False: "but only of calls that certainly had no effect",
     "by_method": "but not of a POST or PATCH that may have acted, unless it has an Idempotency-Key"
     " or only reads",
 }
-# How many waits are counted one by one.
+# The number of waits that are added one by one.
 _COUNTED = 1000
 
 
 def describe(policy: Policy) -> str:
-    """Return one sentence a line: attempts, waits, failures, limits, the longest time, and lint warnings."""
+    """Return one sentence a line: attempts, waits, failures, limits, the longest time, and lint warnings.
+
+    >>> from redouble import Policy
+    >>> describe(Policy(attempts=1)).splitlines()[0]
+    'Calls once, never again.'
+    """
     texts = _LIMITS if policy.enabled is False else {**_LIMITS, **_ENDINGS}
     limits = [
         _chosen(policy, field) if field in policy._keyed else text.format(policy)
@@ -58,12 +63,20 @@ def describe(policy: Policy) -> str:
 
 
 def retries(policy: Policy) -> bool:
-    """Return whether a policy ever retries."""
+    """Return whether a policy ever retries.
+
+    >>> from redouble import Policy
+    >>> retries(Policy()), retries(Policy(attempts=1)), retries(Policy(enabled=False))
+    (True, False, False)
+    """
     return policy.attempts != 1 and policy.enabled is not False
 
 
 def _retries(policy: Policy) -> list[str]:
-    """Describe the attempts; if there may be several, also the waits between them and what limits them."""
+    """Describe the attempts; if there may be several, also the waits, the failures and the budget.
+
+    The first line says how often the policy calls. A policy that never retries has no other line.
+    """
     if policy.enabled is False:
         return ["Calls once: retries are switched off."]
     if policy.attempts == 1:
@@ -94,7 +107,12 @@ def _retries(policy: Policy) -> list[str]:
 
 
 def _often(policy: Policy) -> str:
-    """Describe how many attempts there may be."""
+    """Describe how many attempts there may be.
+
+    >>> from redouble import Policy
+    >>> _often(Policy()), _often(Policy(attempts=None, deadline=5.0))
+    ('up to 4 times', 'as often as the deadline allows')
+    """
     if policy.attempts is not None and policy.attempts < INF:
         return f"up to {policy.attempts} times"
     limits = {"the deadline": policy.deadline, "give_up_after": policy.give_up_after}
@@ -110,7 +128,12 @@ def _chosen(policy: Policy, field: str) -> str:
 
 
 def _failures(policy: Policy) -> str:
-    """Describe which failures and results are retried."""
+    """Describe which failures and results are retried.
+
+    >>> from redouble import Policy
+    >>> _failures(Policy(on=OSError, idempotent=True))
+    'Retries OSError, also of requests that may act twice.'
+    """
     on: Any = policy.on
     if on is None:
         what = "failures known to be transient"
@@ -139,7 +162,14 @@ def loads(policy: Policy, budget: RatioBudget) -> str:
 
 
 def _longest(policy: Policy) -> str:
-    """Describe the longest time that a call can take."""
+    """Describe the longest time that a call can take.
+
+    Server hints are not in it: they are known only during a call. A deadline limits them, too.
+
+    >>> from redouble import Policy
+    >>> _longest(Policy())
+    'Takes at most 7 s of waiting without server hints, plus the attempts themselves.'
+    """
     waits, soft = _longest_waits(policy), INF if policy.give_up_after is None else policy.give_up_after
     if policy.deadline is not None and min(waits, soft) > policy.deadline:
         return f"Takes at most {policy.deadline:g} s, plus a sync attempt that is still running."
@@ -155,7 +185,7 @@ def _longest(policy: Policy) -> str:
 def _longest_waits(policy: Policy) -> float:
     """Return the sum of the longest waits; ``inf`` if the number of attempts does not limit them.
 
-    Which rule a failure falls under is not known before, so each wait is the longest of all rules.
+    The rule of a failure is not known beforehand, so each wait is the longest of all rules.
     """
     if not retries(policy):
         return 0.0
@@ -172,7 +202,7 @@ def _longest_waits(policy: Policy) -> float:
 class Waits:
     """The settings of the waits of a policy, or of one of its rules.
 
-    What a rule leaves out is the policy's. ``attempts`` is the lower limit of the two.
+    Fields that a rule leaves out are the policy's. ``attempts`` is the lower limit of the two.
     """
 
     __slots__ = ("attempts", "backoff", "base", "cap", "floor", "key", "rule")
@@ -203,7 +233,7 @@ class Waits:
         return waits_at(share, self.backoff, count, self.base if base is None else base, self.cap, floor)
 
     def is_ours(self) -> bool:
-        """Return whether the backoff is one of `redouble.backoff`. Of others only floor and cap are known."""
+        """Return whether the backoff is one of `redouble.backoff`; of others only floor and cap are known."""
         return is_ours(self.backoff)
 
 

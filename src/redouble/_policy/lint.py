@@ -2,8 +2,8 @@
 
 Rules of this module:
 
-- A false alarm is worse than silence: what is taste, or was plainly meant, is left alone.
-- Nothing is said about what cannot be known: a custom backoff, predicate or guard.
+- A false alarm is worse than no warning: settings that are a matter of taste, or plainly meant, pass.
+- Custom backoffs, predicates and guards are not checked: their behaviour is not known.
 - A check is a function of a policy. It yields the values for its texts in `TEXTS`, once for each warning, and
   has the name of these warnings.
 - Each ``field=value`` that a remedy names makes the warning go away by itself.
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
     Found = Iterator[dict[str, Any]]
 
-# More attempts load a dependency that is down, rather than give it time.
+# More attempts only add load to a dependency that is down.
 _MANY = 10
 # Seconds: the longest single wait, the same with no cap, and the longest sum of waits without a deadline.
 _LONG_WAIT, _UNCAPPED_WAIT, _LONG_CALL = 300.0, 60.0, 600.0
 # Seconds: a sum of waits below this is as good as none.
 _NO_WAIT = 0.01
-# The attempts of a policy that does not say how many.
+# The default of ``attempts``.
 _DEFAULT_ATTEMPTS = 4
-# Retries a second in each process, above which a floor is more than a start for quiet hours.
+# Retries a second in each process: a higher floor matters more than the ratio in a process with few calls.
 _HIGH_FLOOR = 1.0
 
 # name of the check -> (field, what, why, remedy). The checks on waits are also about the waits of rules: for
@@ -178,7 +178,7 @@ class LintWarning(Record):
     what: str
     """The setting, with its value."""
     why: str
-    """What follows from it for your system."""
+    """The effect on your system."""
     remedy: str
     """What to write instead."""
 
@@ -187,7 +187,12 @@ class LintWarning(Record):
 
 
 def lint(policy: Policy) -> tuple[LintWarning, ...]:
-    """Return the warnings of all checks, in the order of `CHECKS`."""
+    """Return the warnings of all checks, in the order of `CHECKS`.
+
+    >>> from redouble import Policy
+    >>> lint(Policy()), [warning.name for warning in lint(Policy(attempts=50))]
+    ((), ['many_attempts', 'long_without_deadline'])
+    """
     return tuple(
         LintWarning(check.__name__, *[text.format_map(values) for text in TEXTS[check.__name__]])
         for check in CHECKS
@@ -199,7 +204,10 @@ def lint(policy: Policy) -> tuple[LintWarning, ...]:
 
 
 def no_jitter(policy: Policy) -> Found:
-    """Warn if the waits are the same for every client."""
+    """Warn if the waits are the same for every client.
+
+    Not for a policy that polls. A rule that inherits its backoff is not reported again.
+    """
     if _polls(policy):
         return
     bare = [waits for waits in _known_waits(policy) if any(waits.at(1.0)) and not _spread(waits)]
@@ -220,7 +228,10 @@ def no_wait(policy: Policy) -> Found:
 
 
 def no_cap(policy: Policy) -> Found:
-    """Warn if a single wait may take minutes and there is no deadline."""
+    """Warn if a single wait may take minutes and there is no deadline.
+
+    A finite cap may be as long as ``max_retry_after``: the policy accepts such waits from a server, too.
+    """
     for waits in _known_waits(policy) if _time_limit(policy) == INF else ():
         allowed = _UNCAPPED_WAIT if waits.cap == INF else max(_LONG_WAIT, policy.max_retry_after)
         longest = max(waits.at(1.0))
@@ -230,9 +241,11 @@ def no_cap(policy: Policy) -> Found:
 
 
 def cap_below_base(policy: Policy) -> Found:
-    """Warn if the cap cuts every wait, so that waits never grow."""
+    """Warn if the cap cuts every wait, so that waits never grow.
+
+    Only if ``base`` was set: a small cap with the default base asks for short waits.
+    """
     for waits in _known_waits(policy):
-        # A cap below the default base, with no base given, is meant: the waits are to be short.
         said = policy.base != 1.0 if waits.rule is None else waits.rule.base is not None
         if said and 0.0 < waits.cap < waits.base:
             higher = max(waits.base, min(4 * waits.base, _LONG_WAIT))
@@ -240,7 +253,12 @@ def cap_below_base(policy: Policy) -> Found:
 
 
 def milliseconds(policy: Policy) -> Found:
-    """Warn if base and cap are as large and as round as milliseconds."""
+    """Warn if base and cap are as large and as round as milliseconds.
+
+    >>> from redouble import Policy
+    >>> [found["seconds"] for found in milliseconds(Policy(base=200, cap=5000))]
+    [0.2]
+    """
     for waits in _known_waits(policy):
         said = waits.rule is None or waits.rule.base is not None
         # A cap of 5000 or 30000 is in milliseconds, one of 3600 is an hour.
@@ -271,8 +289,10 @@ def _spread(waits: Waits) -> list[int]:
 
 
 def many_attempts(policy: Policy) -> Found:
-    """Warn if a call may make many attempts and neither a budget nor a breaker limits the load."""
-    # For ever is said on purpose.
+    """Warn if a call may make many attempts and neither a budget nor a breaker limits the load.
+
+    Not for ``math.inf``, which is set on purpose, for polling, and for one attempt a minute or fewer.
+    """
     few = policy.attempts is not None and (policy.attempts <= _MANY or policy.attempts == INF)
     guarded = policy.budget is not None or policy.breaker is not None
     if few or guarded or not retries(policy) or _polls(policy):
@@ -281,7 +301,7 @@ def many_attempts(policy: Policy) -> Found:
     if seconds < INF:
         waits = Waits(policy)
         longest = waits.at(1.0)
-        rare = max(longest) >= _UNCAPPED_WAIT  # one attempt a minute is no load
+        rare = max(longest) >= _UNCAPPED_WAIT
         if not waits.is_ours() or rare or sum(longest[:_MANY]) >= seconds:
             return
         limit = f" with a {'deadline' if seconds == policy.deadline else 'give_up_after'} of {seconds:g} s"
@@ -303,7 +323,10 @@ def attempts_before_give_up_after(policy: Policy) -> Found:
 
 
 def deadline_before_first_wait(policy: Policy) -> Found:
-    """Warn if the deadline, or ``give_up_after``, may pass before the first retry."""
+    """Warn if the deadline, or ``give_up_after``, may pass before the first retry.
+
+    The remedy is a smaller base, unless a floor or an additive jitter keeps the wait as long as it is.
+    """
     limit = _time_limit(policy)
     name = "deadline" if limit == policy.deadline else "give_up_after"
     for waits in _known_waits(policy):
@@ -315,7 +338,6 @@ def deadline_before_first_wait(policy: Policy) -> Found:
         ended = "every failure ends" if limit <= low else f"{several} failures end"
         found = _about(waits, name, name=name, limit=limit, wait=wait, ended=ended)
         longer = f"{name}={4 * high:g}" if waits.rule is None else f"the policy {name}={4 * high:g}"
-        # An additive jitter, and a floor, are as long as they are, however small the base.
         if waits.at(1.0, 2, base=limit / 10)[0] < limit:
             yield {**found, "remedy": f"base={limit / 10:g}, or {longer}"}
         else:
@@ -333,8 +355,10 @@ def timeout_not_below_deadline(policy: Policy) -> Found:
 
 
 def timeout_in_sync_code(policy: Policy) -> Found:
-    """Warn that a timeout is not enforced in sync code, unless the policy is for async code only."""
-    # An async sleep or guard means that there is no sync code.
+    """Warn that a timeout is not enforced in sync code.
+
+    Not if an async ``sleep`` or guard shows that the policy is for async code only.
+    """
     if policy.timeout is not None and not is_async(policy.sleep) and not policy._awaited():
         yield {"timeout": policy.timeout}
 
@@ -409,13 +433,15 @@ def _retried_unchanged(policy: Policy, cause: Cause) -> Found:
 
 
 def budget_too_small(policy: Policy) -> Found:
-    """Warn if a budget cannot pay for a single retry."""
+    """Warn if a budget cannot pay for a single retry.
+
+    A capacity of 0 switches retries off on purpose.
+    """
     budget: Any = policy.budget
     try:
         capacity, cost = budget.capacity, budget.cost
     except Exception:  # noqa: BLE001 - the user's own budget may have neither, or raise anything
         return
-    # None at all is a switch; less than one retry costs is a slip.
     if capacity.__class__ is cost.__class__ is float and 0.0 < capacity < cost and retries(policy):
         yield {"capacity": capacity, "cost": cost, "enough": 100 * cost}
 
@@ -462,13 +488,13 @@ def _at_large(policy: Policy) -> bool:
     if not retries(policy):
         return False
     if isinstance(policy.on, Classifier):
-        # Beside what is permanent, the rest may well be meant.
+        # With some classes listed as permanent, the rest may be meant.
         return Exception in policy.on.transient and not policy.on.permanent
     return any(kind is Exception for kind in _named(policy))
 
 
 def _bold(policy: Policy, *keys: Any) -> list[Any]:
-    """Return those of the keys whose rule allows more than one retry. A single one may be meant."""
+    """Return the keys whose rule allows more than one retry; a single one may be meant."""
     if not retries(policy):
         return []
     rules: Any = policy.rules
@@ -499,7 +525,7 @@ def _time_limit(policy: Policy) -> float:
 
 
 def _about(waits: Waits, field: str, **values: Any) -> dict[str, Any]:
-    """Return the values for a text about these waits; if they are those of a rule, it is named."""
+    """Return the values for a text about these waits, with the name of the rule if they are of one."""
     if waits.rule is None:
         return {"field": field, "within": "", "write": "write", **values}
     return {"field": "rules", "within": f"in {_place(waits.key)}, ", "write": "give the rule", **values}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 # The field that is meant first, the advice, the names. In the advice {value} is the value that was given,
-# {more} one more than it, {seconds} a thousandth of it; each is "..." if the value is no number.
+# {more} one more than it, {seconds} a thousandth of it; each is "..." if the value is not a number.
 _ROWS = (
     # How often
     (
@@ -188,7 +188,7 @@ _ROWS = (
     ),
     (
         "on",
-        "write on=lambda error: ..., a function that says what to retry: the opposite",
+        "write on=lambda error: ..., which is true for errors to retry: the opposite",
         """
         giveup give_up giveup_on give_up_on ignore ignore_exceptions ignored_exceptions dont_retry_on not_on
         no_retry_on exclude excluded_exceptions fatal fatal_exceptions permanent_errors
@@ -270,7 +270,7 @@ _ROWS = (
     ),
     (
         "",
-        "leave it out: redirects are the affair of your HTTP client",
+        "leave it out: your HTTP client follows redirects",
         "redirect raise_on_redirect remove_headers_on_redirect",
     ),
     ("", "leave it out: redouble.history(error) has the attempts", "history statistics stats"),
@@ -329,7 +329,11 @@ def advice(name: object, value: object, known: Collection[str], fields: Collecti
 
 
 def about_backoff(value: object) -> str:
-    """Return what to write instead of a value of ``backoff=`` that is no function."""
+    """Return what to write instead of a value of ``backoff=`` that is not a function.
+
+    >>> about_backoff("exponential")
+    ': write backoff=exponential (from redouble.backoff)'
+    """
     if isinstance(value, str):
         name = _BACKOFFS.get(value.strip().lower().replace("-", "_"))
         if name is not None:
@@ -342,7 +346,11 @@ def about_backoff(value: object) -> str:
 
 
 def about_on(value: object) -> str:
-    """Return what to write instead of a value of ``on=`` that is wrong; nothing if the error says it all."""
+    """Return what to write instead of a wrong value of ``on=``; nothing if there is no advice.
+
+    >>> about_on("TimeoutError")
+    ': write on=TimeoutError, the class itself'
+    """
     for member in _members(value):
         if isinstance(member, str):
             import builtins
@@ -361,7 +369,7 @@ def about_on(value: object) -> str:
 
 
 def about_text(name: str, value: str) -> str:
-    """Return the number to write instead of a text; nothing if the text is none, or the field takes none.
+    """Return the number to write instead of a text; nothing if it is not one, or the field takes none.
 
     >>> about_text("deadline", "20s")
     ': write deadline=20.0; Policy.from_mapping reads texts'

@@ -1,4 +1,4 @@
-"""Classify failures: may the call be repeated, and why did it fail?
+"""Classify failures: whether a call may be repeated, and why it failed.
 
 `verdict` takes an exception or a response and returns a `Verdict`. A `Classifier` has other rules. The
 modules ``_table_*`` hold what is known; ``_judge`` decides by the evidence that ``_evidence`` reads.
@@ -72,10 +72,10 @@ class Classifier(Record):
 
     ``transient``, ``permanent`` and ``unprocessed`` (transient, and certainly without effect) take exception
     types, or their names as ``"module.Qualname"`` so that nothing has to be imported. If two of them fit, the
-    more derived one counts. They overrule all other evidence, but interrupts are never judged as failures.
+    more derived one counts. They overrule all other evidence. Interrupts are never retried.
 
     There is no global registry of classes: a class that one module registers would change the retries of
-    another. A classifier is a value that is handed to a policy. A library can mark its own errors, with
+    another. Pass a classifier to a policy, as ``on=``. A library can mark its own errors, with
     ``retryable = True`` or ``retry_after`` in seconds.
 
     >>> patient = Classifier(statuses=RETRYABLE_STATUSES | {404}, transient=[LookupError])
@@ -102,7 +102,7 @@ class Classifier(Record):
         assign(self, "permanent", _names("permanent", permanent))
         assign(self, "unprocessed", _names("unprocessed", unprocessed))
         for name in self.permanent & (self.transient | self.unprocessed):
-            raise ValueError(f"permanent must not name what is transient or unprocessed too, got {name!r}")
+            raise ValueError(f"permanent must not list classes of transient or unprocessed, got {name!r}")
 
     def verdict(self, failure: object, /) -> Verdict:
         """Return what an exception or a response-like result means; never raises.
@@ -180,7 +180,9 @@ def _statuses(statuses: Iterable[int]) -> frozenset[int]:
     try:
         known = {given: status_code(whole(given)) for given in statuses}
     except TypeError:
-        raise TypeError(f"statuses takes several HTTP statuses, got {statuses!r}") from None
+        raise TypeError(
+            f"statuses must be several HTTP statuses, such as {{503}}, got {statuses!r}"
+        ) from None
     for given, status in known.items():
         if status is None:
             raise ValueError(f"statuses must be HTTP statuses (100 to 599), got {given!r}")
@@ -265,7 +267,7 @@ def transient(kind: type[E]) -> type[E]:
     """Mark an exception class as transient, so that its errors are retried; a class decorator.
 
     It sets ``retryable = True`` on the class, which its subclasses inherit. For classes of other packages,
-    hand a `Classifier` to the policy.
+    pass a `Classifier` to the policy.
 
     >>> @transient
     ... class WarmingUp(Exception):
@@ -274,12 +276,12 @@ def transient(kind: type[E]) -> type[E]:
     True
     """
     if not _is_failure(kind):
-        raise TypeError(f"transient marks classes of Exception, got {kind!r}")
+        raise TypeError(f"transient() takes a subclass of Exception, got {kind!r}")
     try:
         kind.retryable = True  # type: ignore[attr-defined]
     except TypeError:
-        advice = f"policies take on=Classifier(transient=[{kind.__name__}])"
-        raise TypeError(f"{kind.__name__} cannot be marked, it is built in: {advice}") from None
+        advice = f"write on=Classifier(transient=[{kind.__name__}]) in the policy"
+        raise TypeError(f"cannot mark {kind.__name__}, a built-in class: {advice}") from None
     return kind
 
 
@@ -306,7 +308,7 @@ def is_retryable(failure: object, /, *, idempotent: bool = True) -> bool:
 
 
 def accepted(response: object, /) -> bool:
-    """Return False for a response that is worth a retry, for ``until=``; so a 404 is accepted.
+    """Return False for a response that is retryable, for ``until=``; so a 404 is accepted.
 
     >>> accepted((200, {}, b"")), accepted((404, {}, b"")), accepted((503, {}, b""))
     (True, True, False)
@@ -337,12 +339,12 @@ def retry_after(source: object, /, *, now: float | None = None) -> float | None:
 
 
 def repeatable(failure: object, /) -> bool | None:
-    """Return whether the failed request may be sent twice; None where no request is visible.
+    """Return whether the failed request may be sent twice; None if no request is visible.
 
-    It may by its method (GET, HEAD, PUT, DELETE, OPTIONS, TRACE), by an ``Idempotency-Key``, or as a read
-    that is sent as POST. Takes an exception or a response. All requests count that are found on it, on the
-    errors that it wraps or was raised in the handling of, and in the frames that it came through: one that
-    may not be repeated decides.
+    A request may be repeated by its method (GET, HEAD, PUT, DELETE, OPTIONS, TRACE), by an
+    ``Idempotency-Key``, or as a read that is sent as POST. Takes an exception or a response. All requests
+    count that are found on it, on its causes and contexts, and in the frames of its traceback: one that may
+    not be repeated decides.
 
     >>> from urllib.request import Request
     >>> error = TimeoutError()
@@ -355,7 +357,7 @@ def repeatable(failure: object, /) -> bool | None:
 
 
 def request_method(failure: object, /) -> str | None:
-    """Return the method of the failed request in capitals; None where no request is visible.
+    """Return the method of the failed request in capitals; None if no request is visible.
 
     Of several, that of the first that may not be sent twice.
 
@@ -370,7 +372,7 @@ def request_method(failure: object, /) -> str | None:
 
 
 def may_repeat(method: object, request: object, headers: object) -> bool:
-    """Return whether a request that is at hand may be sent twice: by its method, its key, or as a read.
+    """Return whether a request may be sent twice: by its method, its key, or as a read.
 
     ``request`` has the URL and the body, by the names that client libraries give them.
     """
@@ -391,8 +393,9 @@ def plain_verdict(failure: Any) -> Verdict | None:
 
     Returns None for all other failures: judge those with `verdict`, and search them with `find_requests`.
     """
-    key = _builtin_key(failure)
-    if key is None or failure.__context__ is not None:
+    if type(failure) not in _BUILTIN_ERRORS or failure.__dict__:
+        return None
+    if failure.__cause__ is not None or failure.__context__ is not None:
         return None
     trace, known = failure.__traceback__, _silent.get
     while trace is not None:
@@ -400,7 +403,7 @@ def plain_verdict(failure: Any) -> Verdict | None:
         if known(id(code)) is not code and not _shows_nothing(code):
             return None
         trace = trace.tb_next
-    return _judged.get(key) or verdict(failure)
+    return verdict(failure)
 
 
 # Functions that show no request, by id: hashing code takes longer. Held, so that no other gets the id.
@@ -447,7 +450,7 @@ def _exception_type(name: str, value: Any) -> type[Exception]:
     if isinstance(value, type) and issubclass(value, BaseException):
         raise TypeError(
             f"{name} must not name {value.__name__}: interrupts and cancellation are never retried; "
-            "Exception is the widest that may be"
+            "Exception is the widest type"
         )
     raise TypeError(f"{name} must name exception types, got {value!r}")
 
@@ -461,7 +464,7 @@ def rule_key(name: str, key: Any) -> Any:
             return Cause(key)
         except ValueError:
             known = ", ".join(Cause)
-            raise ValueError(f"{name} must name causes out of {known}, got {key!r}") from None
+            raise ValueError(f"{name} must name causes, one of {known}, got {key!r}") from None
     if isinstance(key, int) and not isinstance(key, bool) and 100 <= key <= 599:
         return int(key)
     raise ValueError(f"{name} must be keyed by a Cause, a status from 100 to 599 or a type, got {key!r}")

@@ -61,7 +61,10 @@ class log_to(Record):  # noqa: N801 - used like a function
 
 
 def _levels(value: Any) -> Any:
-    """Check a level, or a mapping of event classes to levels."""
+    """Check a level, or a mapping of event classes to levels.
+
+    Return ``None``, an int, or a read-only copy of the mapping.
+    """
     if value is None or not hasattr(value, "items"):
         return None if value is None else whole("level", value, at_least=0)
     for kind, level in value.items():
@@ -78,7 +81,10 @@ class _Sample(dict[str, object]):
 
 
 def _check_template(template: Any) -> None:
-    """Try a template with the names of an event without values."""
+    """Try a template with the names of an event without values.
+
+    Raise `ValueError` for a name that events do not have, and for a format that does not fit a text.
+    """
     if not isinstance(template, str) or "%(" not in template:
         raise TypeError(f"template must be a text that names fields, such as '%(name)s', got {template!r}")
     unknown = Event("", attempt=1, elapsed=0.0)

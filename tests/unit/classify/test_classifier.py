@@ -167,13 +167,13 @@ def test_a_classifier_refuses_what_is_no_status_and_names_the_value(wrong):
 
 @pytest.mark.parametrize("wrong", [503, None, [[503]]])
 def test_a_classifier_refuses_what_are_no_statuses(wrong):
-    with pytest.raises(TypeError, match=r"^statuses takes several HTTP statuses, got "):
+    with pytest.raises(TypeError, match=r"^statuses must be several HTTP statuses, such as \{503\}, got "):
         Classifier(statuses=wrong)
 
 
 @pytest.mark.parametrize("field", ["transient", "unprocessed"])
 def test_a_classifier_refuses_a_class_that_is_both_transient_and_permanent(field):
-    rule = "permanent must not name what is transient or unprocessed too"
+    rule = "permanent must not list classes of transient or unprocessed"
     with pytest.raises(ValueError, match=f"^{rule}, got 'a.B'$"):
         Classifier(**{field: ["a.B"]}, permanent=["a.B"])
 
@@ -200,7 +200,7 @@ def test_what_is_named_anew_counts():
     patient = Classifier(permanent=[Busy]).extend(transient=[Busy])
     assert (patient.transient, patient.permanent) == ({Busy}, frozenset())
     assert patient.extend() == patient
-    with pytest.raises(ValueError, match="permanent must not name"):
+    with pytest.raises(ValueError, match="permanent must not list"):
         patient.extend(transient=[KeyError], permanent=[KeyError])
     with pytest.raises(TypeError, match="transient takes types of Exception"):
         patient.extend(transient=[7])

@@ -296,14 +296,14 @@ def test_a_class_of_ones_own_is_taught_by_a_decorator() -> None:
 def test_only_classes_of_exceptions_can_be_taught(kind: Any) -> None:
     with pytest.raises(TypeError) as caught:
         transient(kind)
-    assert str(caught.value) == f"transient marks classes of Exception, got {kind!r}"
+    assert str(caught.value) == f"transient() takes a subclass of Exception, got {kind!r}"
 
 
 def test_a_builtin_class_cannot_be_taught_and_says_what_to_do() -> None:
     with pytest.raises(TypeError) as caught:
         transient(KeyError)
     assert str(caught.value) == (
-        "KeyError cannot be marked, it is built in: policies take on=Classifier(transient=[KeyError])"
+        "cannot mark KeyError, a built-in class: write on=Classifier(transient=[KeyError]) in the policy"
     )
 
 

@@ -262,7 +262,7 @@ def test_options_are_laid_over_what_is_written(as_json, file):
         (["--file", "bad.json"], "bad.json: Expecting value: line 1 column 1 (char 0)"),
         (["--file", "deep.json"], "deep.json is nested too deeply to be read"),
         (["--file", "binary.toml"], "binary.toml: 'utf-8' codec can't decode"),
-        (["--file", "list.json"], "list.json: a policy is read from a mapping of names to values, got [1]"),
+        (["--file", "list.json"], "list.json: a policy needs a mapping of field names to values, got [1]"),
         (["--file", "list.json", "--table", "a"], "there is no table a in list.json: there are none"),
         (["--file", "typo.toml", "--table", "a"], "typo.toml: unknown policy field 'atempts': did you mean 'attempts'?"),
         (["--file", "typo.toml", "--table", "c"], "there is no table c in typo.toml: there are a, b"),

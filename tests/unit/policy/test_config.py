@@ -471,7 +471,7 @@ def test_rules_that_are_no_mapping_are_refused(value):
 @pytest.mark.parametrize(
     ("rules", "error", "message"),
     [
-        ({"slow": {}}, ValueError, "rules must name causes out of "),
+        ({"slow": {}}, ValueError, "rules must name causes, one of "),
         ({"42": {}}, ValueError, "rules must be keyed by "),
         ({"429": 3}, TypeError, "rules[429] must be a Rule, such as Rule(attempts=2), got 3"),
         ({"429": {"attempts": 0}}, ValueError, "attempts must be at least 1"),

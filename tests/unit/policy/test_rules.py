@@ -52,7 +52,7 @@ def test_rules_are_read_only_and_apart_from_what_they_were_made_of():
 @pytest.mark.parametrize(
     ("key", "error", "rule"),
     [
-        ("slow", ValueError, "rules must name causes out of connection, disconnected, "),
+        ("slow", ValueError, "rules must name causes, one of connection, disconnected, "),
         (99, ValueError, "rules must be keyed by a Cause, a status from 100 to 599 or a type"),
         (600, ValueError, "rules must be keyed by a Cause, a status from 100 to 599 or a type"),
         (True, ValueError, "rules must be keyed by a Cause, a status from 100 to 599 or a type"),
@@ -82,7 +82,9 @@ def test_what_is_no_rule_is_refused_naming_its_key(value):
 def test_rules_that_are_no_mapping_are_refused(value):
     with pytest.raises(TypeError) as caught:
         Policy(rules=value)
-    assert str(caught.value).startswith("rules must map causes, statuses or exception types to rules, such as ")
+    assert str(caught.value).startswith(
+        "rules must map causes, statuses or exception types to rules, such as "
+    )
 
 
 def test_a_rule_is_a_value():
