@@ -393,9 +393,8 @@ def plain_verdict(failure: Any) -> Verdict | None:
 
     Returns None for all other failures: judge those with `verdict`, and search them with `find_requests`.
     """
-    if type(failure) not in _BUILTIN_ERRORS or failure.__dict__:
-        return None
-    if failure.__cause__ is not None or failure.__context__ is not None:
+    key = _builtin_key(failure)
+    if key is None or failure.__context__ is not None:
         return None
     trace, known = failure.__traceback__, _silent.get
     while trace is not None:
@@ -403,7 +402,7 @@ def plain_verdict(failure: Any) -> Verdict | None:
         if known(id(code)) is not code and not _shows_nothing(code):
             return None
         trace = trace.tb_next
-    return verdict(failure)
+    return _judged.get(key) or verdict(failure)
 
 
 # Functions that show no request, by id: hashing code takes longer. Held, so that no other gets the id.
