@@ -277,15 +277,10 @@ def _items(value: Any) -> Items | None:
         return len(value), iter(value.items())
     if issubclass(type(value), Mapping):
         return len(value), ((key, value[key]) for key in value)
-    fields = _field_names(value)
-    return None if fields is None else (len(fields), ((name, getattr(value, name, None)) for name in fields))
-
-
-def _field_names(value: object) -> Any:
-    """Return the names of the fields of a dataclass or a named tuple; ``None`` for other values."""
     fields: Any = getattr(type(value), "__dataclass_fields__", None)
-    named_tuple = fields is None and issubclass(type(value), tuple)
-    return getattr(type(value), "_fields", None) if named_tuple else fields
+    if fields is None and issubclass(type(value), tuple):
+        fields = getattr(type(value), "_fields", None)
+    return None if fields is None else (len(fields), ((name, getattr(value, name, None)) for name in fields))
 
 
 def _name_in(mapping: Any) -> str | None:

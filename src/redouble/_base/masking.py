@@ -136,10 +136,7 @@ def masked_text(text: str, more: Iterable[str] = ()) -> str:
 def _holds(text: str, traces: Iterable[str]) -> bool:
     """Return whether a text holds one of these traces."""
     # No generator: Python 3.13 crashes where it has no memory for a closure, and this is asked of any error.
-    for trace in traces:  # noqa: SIM110
-        if trace in text:
-            return True
-    return False
+    return True in map(text.__contains__, traces)
 
 
 def _mask_group(found: Match[str]) -> str:

@@ -225,12 +225,12 @@ def verdict(failure: object, /) -> Verdict:
     >>> verdict((503, {"Retry-After": "7"}, b"")).reason
     'HTTP 503 with Retry-After: 7'
     """
-    key: tuple[type, int | None] | None = None
+    key = None
     try:
         key = _builtin_key(failure)
         if key in _judged:
             return _judged[key]
-    except Exception:  # noqa: BLE001, S110 - an object that lies about itself, which the classifier says
+    except Exception:  # noqa: BLE001, S110 - an object that lies about itself; the classifier says so
         pass
     found = DEFAULT.verdict(failure)
     if key is not None:
@@ -238,29 +238,24 @@ def verdict(failure: object, /) -> Verdict:
     return found
 
 
-def _builtin_key(failure: object) -> tuple[type, int | None] | None:
+def _builtin_key(failure: Any) -> tuple[type, int | None] | None:
     """Return class and errno of a builtin error that carries no other evidence; None for other failures."""
-    error: Any = failure
-    cls = type(error)
+    cls = type(failure)
     numbered = _BUILTIN_ERRORS.get(cls)
-    if numbered is None or error.__dict__ or error.__cause__ is not None:
+    if numbered is None or failure.__dict__ or failure.__cause__ is not None:
         return None
-    number = error.errno if numbered else None
+    number = failure.errno if numbered else None
     if number is not None:
         # Windows has numbers of its own beside the errno.
-        known = type(number) is int and number in t.ERRNOS and getattr(error, "winerror", None) is None
+        known = type(number) is int and number in t.ERRNOS and getattr(failure, "winerror", None) is None
         return (cls, number) if known else None
-    return (cls, None) if cls in _DECISIVE or _is_plain(error) else None
-
-
-def _is_plain(error: Exception) -> bool:
-    """Return whether an error has only plain text, which is not about certificates or addresses."""
-    if error.__context__ is not None:
-        return False
-    for arg in error.args:
-        if type(arg) is not str or CERTIFICATE_TEXT in arg or arg.startswith(t.ALL_ADDRESSES_FAILED):
-            return False
-    return True
+    if cls not in _DECISIVE:
+        if failure.__context__ is not None:
+            return None
+        for arg in failure.args:  # only plain text that is not about certificates and addresses
+            if type(arg) is not str or CERTIFICATE_TEXT in arg or arg.startswith(t.ALL_ADDRESSES_FAILED):
+                return None
+    return cls, None
 
 
 def transient(kind: type[E]) -> type[E]:

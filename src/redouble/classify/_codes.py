@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 _MOST_METADATA = 200
 
 
-def _said(texts: tuple[tuple[str, Meaning], ...], found: str) -> tuple[str, Meaning] | None:
-    """Return the first of these texts that occurs in a message, and its meaning."""
+def _said(texts: tuple[tuple[str, Meaning], ...], found: str, what: str) -> tuple[Meaning, str] | None:
+    """Return the meaning of the first of these texts that occurs in a message, and the text in words."""
     lower = found.lower()
-    return next((line for line in texts if line[0] in lower), None)
+    return next(((meaning, f"{what}: {words}") for words, meaning in texts if words in lower), None)
 
 
 def _looked_up(known: Mapping[Any, Meaning], code: int | str | None, what: str) -> Answer:
@@ -118,11 +118,10 @@ def _curl(exc: BaseException) -> Answer:
         code = whole(_first(exc))
     if not code:  # a response was received, and its status decides
         return None
-    meaning = table.CURL.get(code, t.PERMANENT)
     said_so = " ".join(texts(exc)).lower()
     if code == 28 and any(never_sent in said_so for never_sent in table.CURL_NEVER_SENT):
         return t.CONNECTION, "curl 28 before anything was sent"
-    return meaning, f"curl {code}"
+    return table.CURL.get(code, t.PERMANENT), f"curl {code}"
 
 
 def _mqtt(exc: BaseException) -> Answer:
@@ -153,14 +152,13 @@ def _tornado(exc: BaseException) -> Answer:
     curl = whole(get(exc, "errno"))
     if curl is not None:
         return table.CURL.get(curl, t.PERMANENT), f"curl {curl}"
-    words, meaning = _said(table.TORNADO, message(exc)) or ("no response", t.wrapping(t.DISCONNECTED))
-    return meaning, f"tornado 599: {words}"
+    nothing = t.wrapping(t.DISCONNECTED), "tornado 599: no response"
+    return _said(table.TORNADO, message(exc), "tornado 599") or nothing
 
 
 def _ssh(exc: BaseException) -> Answer:
     """Read the text of paramiko, whose SSHException stands for everything."""
-    found = _said(table.SSH, message(exc))
-    return None if found is None else (found[1], f"SSH: {found[0]}")
+    return _said(table.SSH, message(exc), "SSH")
 
 
 def _websocket(exc: BaseException) -> Answer:
@@ -240,8 +238,8 @@ def _grpc_meaning(status: object, details: object) -> tuple[Meaning, str] | None
     name = text(status) or ""
     if name not in table.GRPC:
         return None
-    found = _said(table.GRPC_DETAILS.get(name, ()), text(details) or "")
-    return (table.GRPC[name], f"gRPC {name}") if found is None else (found[1], f"gRPC {name}: {found[0]}")
+    found = _said(table.GRPC_DETAILS.get(name, ()), text(details) or "", f"gRPC {name}")
+    return found or (table.GRPC[name], f"gRPC {name}")
 
 
 def _grpclib(exc: BaseException) -> Answer:
@@ -441,10 +439,7 @@ def _pg8000(exc: BaseException) -> Answer:
 
 def _libpq(exc: BaseException) -> Answer:
     """Read the text of libpq where there is no SQLSTATE, as for every failure to connect."""
-    if sqlstate(exc) is not None:
-        return None
-    found = _said(table.LIBPQ, message(exc))
-    return None if found is None else (found[1], f"PostgreSQL: {found[0]}")
+    return None if sqlstate(exc) is not None else _said(table.LIBPQ, message(exc), "PostgreSQL")
 
 
 def _sqlite(exc: BaseException) -> Answer:

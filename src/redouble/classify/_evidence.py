@@ -194,11 +194,8 @@ def _status(evidence: Evidence) -> Verdict | None:
         words = _throttled(evidence)
         if words is not None:
             return evidence.verdict(t.RATE_LIMITED, f"HTTP {status}, which says {words}")
-    if (
-        status < 500
-        or not found.retryable
-        or not (headers is None or (type(headers) is dict and not headers))
-    ):
+    without_headers = headers is None or (type(headers) is dict and not headers)
+    if status < 500 or not found.retryable or not without_headers:
         return found
     # Some libraries report a 500 for any error that they caught.
     ruled_out = doubt(exc) if status == 500 else untrusted(exc)

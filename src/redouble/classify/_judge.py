@@ -221,11 +221,10 @@ def _weak_evidence(evidence: Evidence) -> tuple[str, str, Meaning] | None:
     for name in t.CLAIM_ATTRIBUTES:
         if get(evidence.exc, name) is False:
             return None
-    coded = (
-        worded_code(evidence.exc) if info.installed and evidence.status is None and not info.warns else None
-    )
-    if coded is not None:
-        return "code", *coded
+    if info.installed and evidence.status is None and not info.warns:
+        coded = worded_code(evidence.exc)
+        if coded is not None:
+            return "code", *coded
     return None if info.word is None else ("name", *info.word)
 
 
@@ -296,9 +295,8 @@ class ClassInfo:
         if self.meaning is not None and self.veto is not None:
             self.open = False
         # Evidence is in the __dict__ of the instance, or on the class if it was set there since.
-        self.blank = all(
-            _READ.isdisjoint(base.__dict__) for base in cls.__mro__ if base.__module__ != "builtins"
-        )
+        bases = [base for base in cls.__mro__ if base.__module__ != "builtins"]
+        self.blank = all(_READ.isdisjoint(base.__dict__) for base in bases)
         self.failure = issubclass(cls, Exception)
         self.group = issubclass(cls, ExceptionGroup)
         self.own = issubclass(cls, RedoubleError)

@@ -192,17 +192,13 @@ def _own_response(exc: BaseException, answered: bool, headers: Any) -> tuple[int
     if headers is None and meta is not None:
         headers = get(meta, "headers")
     status = _first_status(exc, t.ERROR_STATUSES)
-    if (
-        headers is None
-        and not answered
-        and status in _UNASSIGNED
-        and _first_status(exc, _SURELY_HTTP) is None
-    ):
+    beside = answered or headers is not None
+    if not beside and status in _UNASSIGNED and _first_status(exc, _SURELY_HTTP) is None:
         return None, None  # of a job or a device: nothing else here is HTTP
     if status is None and meta is not None:
         status = status_code(get(meta, "status"))
     if status is None:
-        status = _code(exc, beside=answered or headers is not None)
+        status = _code(exc, beside)
     return status, headers
 
 
@@ -288,7 +284,7 @@ def around(exc: BaseException) -> list[BaseException]:
     found = [exc]
     for error in found:
         for before in (error.__cause__, error.__context__):
-            if before is not None and len(found) <= _MOST_AROUND and not any(before is e for e in found):
+            if before is not None and len(found) <= _MOST_AROUND and id(before) not in map(id, found):
                 found.append(before)
     return found[1:]
 

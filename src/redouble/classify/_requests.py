@@ -76,8 +76,6 @@ def find_requests(failure: object, unprocessed: bool = False, outside: int | Non
 class Requests:
     """The requests behind one failure. Searched errors are remembered, so that every cycle ends."""
 
-    __slots__ = ("_failure", "_outside", "_unprocessed", "seen", "sent", "unrepeatable")
-
     def __init__(self, failure: object, unprocessed: bool, outside: int | None) -> None:
         self._failure = failure
         self._unprocessed = unprocessed
@@ -99,30 +97,30 @@ class Requests:
         if id(exc) in self.seen or depth > _DEEPEST or len(self.seen) > _MOST_ERRORS:
             return
         self.seen[id(exc)] = exc
-        frames, same = _frames(exc), (*above, exc)
+        frames, same, info = _frames(exc), (*above, exc), class_info(type(exc))
+        packages = [name for name, _ in info.names]
         if frames and _is_among(frames[0], sending):
             sending = [*sending, *frames]
         else:
             first, sent = _in_frames(frames)
             sending = [] if first is None else frames[first:]
             # A client's own frames show all that its error could.
-            own = [] if sending and _is_of(exc, sending[0]) else shown_by(exc)
+            own = [] if sending and _package(sending[0]) in packages else shown_by(exc)
             self.judge([*sent, *own[:1]], own[1:], same, frames)
-        context, reported = exc.__context__, inner(exc, class_info(type(exc)).deep)
+        context, reported = exc.__context__, inner(exc, info.deep)
         behind: list[Any] = [(exc.__cause__, same, sending)]
         if is_a(exc, GROUP):
             behind[:0] = [(leaf, (), []) for leaf in leaves(exc)]
         behind += [(found, same, sending) for found in reported if found is not context]
-        if context is not None and not self._is_outside(context):
+        outside = self._outside
+        if context is not None and not (
+            is_being_handled(context) if outside is None else id(context) == outside
+        ):
             # An error that reports the one in whose handling it was raised is the same failure.
             behind.append((context, same if _is_among(context, reported) else (), sending))
         for found, above, below in behind:
             if found is not None and self.unrepeatable is None:
                 self.search(found, above, depth + 1, below)
-
-    def _is_outside(self, context: BaseException) -> bool:
-        """Return whether an error was being handled before the attempt began."""
-        return is_being_handled(context) if self._outside is None else id(context) == self._outside
 
     def judge(
         self, sent: list[Sent], before: list[Sent], same: tuple[BaseException, ...], frames: list[FrameType]
@@ -161,16 +159,18 @@ def _frames(exc: BaseException) -> list[FrameType]:
 def _is_among(one: object, others: Iterable[object]) -> bool:
     """Return whether an object is one of these, by identity."""
     # No generator: Python 3.13 crashes where it has no memory for a closure.
-    for other in others:  # noqa: SIM110
-        if other is one:
-            return True
-    return False
+    return id(one) in map(id, others)
 
 
 def _module(frame: FrameType) -> str:
     """Return the module of a frame; of a vendored copy, that of the original."""
     name = frame.f_globals.get("__name__")
     return name.rpartition("._vendor.")[2] if type(name) is str else ""
+
+
+def _package(frame: FrameType) -> str:
+    """Return the package of a frame, by its `_module`."""
+    return _module(frame).partition(".")[0]
 
 
 def _in_frames(frames: list[FrameType]) -> tuple[int | None, list[Sent]]:
@@ -180,8 +180,7 @@ def _in_frames(frames: list[FrameType]) -> tuple[int | None, list[Sent]]:
         readers = table.FRAMES.get(frame.f_code.co_name)
         if readers is None:
             continue
-        module = _module(frame)
-        where, top = readers.get(module), module.partition(".")[0]
+        where, top = readers.get(_module(frame)), _package(frame)
         if where is None or (package and package != top):
             continue
         try:
@@ -192,12 +191,6 @@ def _in_frames(frames: list[FrameType]) -> tuple[int | None, list[Sent]]:
             first, package = index, top
         sent += found
     return first, sent
-
-
-def _is_of(exc: BaseException, frame: FrameType) -> bool:
-    """Return whether an exception is of the client that this frame is of."""
-    package = _module(frame).partition(".")[0]
-    return package in [name for name, _ in class_info(type(exc)).names]
 
 
 # What an exception or a response shows
@@ -256,10 +249,15 @@ def method_of(value: object) -> str | None:
 # One frame
 
 
+def _sent(method: object, held: object, headers: object) -> list[Sent]:
+    """Return the request with this method; none if it is not a method."""
+    known = method_of(method)
+    return [] if known is None else [Sent(known, held, headers)]
+
+
 def _by_names(variables: Any, _: str) -> list[Sent]:
     """Return the request of a frame with variables named method, url, headers and body."""
-    method = method_of(variables.get("method"))
-    return [] if method is None else [Sent(method, variables, variables.get("headers"))]
+    return _sent(variables.get("method"), variables, variables.get("headers"))
 
 
 def _by_aiohttp(variables: Any, where: str) -> list[Sent]:
@@ -274,8 +272,8 @@ def _held(variables: Any, where: str) -> list[Sent]:
     """Return the request that a variable of the frame holds."""
     held = variables.get(where)
     # urllib's request may know its method only by its data.
-    method = method_of(get(held, "method")) or method_of(call(held, "get_method"))
-    return [] if method is None else [Sent(method, held, get(held, "headers"))]
+    method = method_of(get(held, "method")) or call(held, "get_method")
+    return _sent(method, held, get(held, "headers"))
 
 
 def _by_response(variables: Any, _: str) -> list[Sent]:
@@ -285,15 +283,15 @@ def _by_response(variables: Any, _: str) -> list[Sent]:
 
 def _by_http_client(variables: Any, _: str) -> list[Sent]:
     """Return the request of a connection or response of http.client, which shows neither URL nor headers."""
-    method = method_of(variables.get("method")) or method_of(get(variables.get("self"), "_method"))
-    return [] if method is None else [Sent(method, None, variables.get("headers"))]
+    method = method_of(variables.get("method")) or get(variables.get("self"), "_method")
+    return _sent(method, None, variables.get("headers"))
 
 
 def _by_stripe(variables: Any, _: str) -> list[Sent]:
     """Return the request of Stripe's client."""
     # The key in its headers is made up anew for each call, unless it was given in the options.
-    method, key = method_of(variables.get("method")), item(variables.get("options"), "idempotency_key")
-    return [] if method is None else [Sent(method, None, {"Idempotency-Key": key})]
+    key = item(variables.get("options"), "idempotency_key")
+    return _sent(variables.get("method"), None, {"Idempotency-Key": key})
 
 
 def _by_tornado(variables: Any, _: str) -> list[Sent]:
@@ -323,8 +321,7 @@ def _by_redis(variables: Any, _: str) -> list[Sent]:
 def _by_pipeline(variables: Any, _: str) -> list[Sent]:
     """Return one command of a pipeline: one that must not be repeated, if there is one."""
     stack: Any = variables.get("stack") or get(variables.get("self"), "command_stack")
-    given = [command[0] if is_a(command, TUPLE) else command.args for command in stack[:_MOST_FOUND]]
-    commands = [_command(args) for args in given]
+    commands = [_command(one[0] if is_a(one, TUPLE) else one.args) for one in stack[:_MOST_FOUND]]
     return ([sent for sent in commands if not sent.repeatable] or commands)[:1]
 
 
@@ -333,10 +330,8 @@ def _command(args: Any) -> Sent:
     given: list[Any] = [text(value) for value in args]
     name = (given[0] or "").upper()
     options = {option.upper() for option in given[2:] if option is not None and len(option) < 6}
-    repeatable = name.partition(" ")[0] in table.REDIS_REPEATABLE and table.REDIS_CONDITIONS.isdisjoint(
-        options
-    )
-    return Sent(None, name=f"Redis {name}", repeatable=repeatable)
+    known = name.partition(" ")[0] in table.REDIS_REPEATABLE
+    return Sent(None, name=f"Redis {name}", repeatable=known and table.REDIS_CONDITIONS.isdisjoint(options))
 
 
 _READERS: dict[str, Callable[[Any, str], list[Sent]]] = {
@@ -393,9 +388,8 @@ def _is_read(request: Sent, reported_by: tuple[BaseException, ...], frames: list
     if path.endswith("/graphql"):
         return _is_query(_part(request.held, table.BODIES))
     if path.endswith(_VENDOR_READS):
-        return any(
-            path.endswith(table.VENDOR_READS[vendor]) for vendor in _vendors(host, reported_by, frames)
-        )
+        vendors = _vendors(host, reported_by, frames)
+        return any(path.endswith(table.VENDOR_READS[vendor]) for vendor in vendors)
     return "amazonaws.com" in host and is_aws_read(_action(text(_part(request.held, table.BODIES)) or ""))
 
 
@@ -404,11 +398,9 @@ _VENDOR_READS = tuple({path for paths in table.VENDOR_READS.values() for path in
 
 def is_aws_read(operation: str) -> bool:
     """Return whether an operation of AWS only reads, by the verb that its name begins with."""
-    if operation in table.AWS_NO_READS:
-        return False
-    return any(
-        operation.startswith(verb) and not operation[len(verb) :][:1].islower() for verb in table.AWS_READS
-    )
+    verbs = [verb for verb in table.AWS_READS if operation.startswith(verb)]
+    whole = any(not operation[len(verb) :][:1].islower() for verb in verbs)
+    return whole and operation not in table.AWS_NO_READS
 
 
 def _action(form: str) -> str:
@@ -434,12 +426,10 @@ def _is_bedrock(path: str) -> bool:
 
 def _vendors(host: str, reported_by: tuple[BaseException, ...], frames: list[FrameType]) -> set[str]:
     """Return the vendors whose API this is: by its host, or by the client that the failure came through."""
-    hosts = {
-        vendor for name, vendor in table.VENDOR_HOSTS.items() if host == name or host.endswith(f".{name}")
-    }
-    modules = [_module(frame) for frame in frames]
-    modules += [name for exc in reported_by if type(name := type(exc).__module__) is str]
-    return hosts | ({module.partition(".")[0] for module in modules} & table.VENDOR_READS.keys())
+    known = table.VENDOR_HOSTS.items()
+    hosts = {vendor for name, vendor in known if f".{host}".endswith(f".{name}")}
+    packages = {*map(_package, frames), *[type(exc).__module__.partition(".")[0] for exc in reported_by]}
+    return hosts | (packages & table.VENDOR_READS.keys())
 
 
 def _address(held: Any) -> tuple[str, str]:
@@ -473,20 +463,15 @@ def _is_query(body: Any) -> bool:
     """Return whether a GraphQL request, or each of a list of them, asks for data and changes nothing."""
     given = text(body)
     if given is not None:
-        body = _parsed(given)
+        import json
+
+        try:
+            body = json.loads(given) if len(given) <= _LONGEST_BODY else None
+        except (ValueError, RecursionError):
+            return False
     requests = body if is_a(body, LIST) else [body]
     documents = [text(item(request, "query")) for request in requests]
     return bool(documents) and all(document is not None and _only_queries(document) for document in documents)
-
-
-def _parsed(body: str) -> Any:
-    """Return a body as JSON; None if it is too long or not JSON."""
-    import json
-
-    try:
-        return json.loads(body) if len(body) <= _LONGEST_BODY else None
-    except (ValueError, RecursionError):
-        return None
 
 
 def _only_queries(document: str) -> bool:
