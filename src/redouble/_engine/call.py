@@ -315,7 +315,7 @@ class Call:
         policy = self.policy
         self.verdict = outcome.verdict
         heard = policy.listeners or subscribers or logger_for(policy.logger) is not None
-        if type(outcome) is Stop:
+        if isinstance(outcome, Stop):
             self.log = record(self.log, self.attempt, failure, None, self.begun)
             if heard:
                 expired = outcome.reason is Reason.deadline

@@ -165,9 +165,8 @@ def decide(policy: Policy, progress: State, failure: Any, now: float) -> Wait | 
         if policy.on is not None or policy.rules or type(failure) is RejectedResult:
             found, exact, key, rule = _judge(policy, failure)
         else:
-            found = plain = plain_verdict(failure)
-            if found is None:
-                found = verdict(failure)
+            plain = plain_verdict(failure)
+            found = verdict(failure) if plain is None else plain
         if not found.retryable:
             return Stop(Reason.not_retryable, f"not retryable ({found.reason or found.cause})", found)
         if progress.begun < written.latest and (inner := _stopped(policy, progress, failure, rule)):
@@ -197,7 +196,7 @@ def decide(policy: Policy, progress: State, failure: Any, now: float) -> Wait | 
                 policy.rng,
                 policy.floor,
             )
-            wait.previous = own if own > policy.base else policy.base
+            wait.previous = max(own, policy.base)
         else:
             wait.rule, wait.rule_key = rule, key
             wait.delay, wait.previous = _delay(policy, rule, key, progress, hint, exact, now)

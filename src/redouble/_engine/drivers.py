@@ -14,7 +14,7 @@ from .._base.loops import drop, is_awaited, time_limit
 from .._base.loops import sleep as loop_sleep
 from ..context import NUMBER, POLICY, current, time_limit_of
 from .decide import CutOff
-from .flow import AWAITED, GivenUp
+from .flow import AWAITED, NOTHING, GivenUp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ async def drive_async(  # noqa: C901 - one frame
         while True:
             try:
                 step = flow.send(sent)
-            except StopIteration as end:
-                step = end.value
+            except StopIteration as error:  # few names: there may be a hundred thousand calls in backoff
+                step = error.value
                 break
             sent = None
             if type(step) is float:
@@ -107,8 +107,7 @@ async def drive_async(  # noqa: C901 - one frame
             elif type(step) is dict:
                 sent, kwargs = function, step  # pyright: ignore[reportUnknownVariableType]
             else:
-                token = None
-                outer = current.get()
+                outer, token = current.get(), None
                 try:
                     if step is not None:
                         token = current.set(step)
@@ -158,7 +157,8 @@ def take(step: Any) -> Any:
     if type(step) is float:
         return time.sleep(step) if step <= DAY else real_sleep(step)
     try:
-        return None, step[0](*step[1:])
+        answer = step[0](*step[1:])
+        return NOTHING if answer is None else (None, answer)
     except Exception as error:  # noqa: BLE001 - the flow decides about it
         return error, None
 

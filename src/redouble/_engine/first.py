@@ -50,45 +50,64 @@ def wrap_async(policy: Policy, function: Function, name: str) -> Function:
 
 
 def _plain(policy: Policy, function: Function, name: str) -> Function:
-    usual = Usual()
+    known = Known(policy, name)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        # Few names, inside and outside, and one of them for two things: a larger frame takes longer to make.
         begun = written.latest
         try:
             result = function(*args, **kwargs)
-            if type(result) is usual.kind or not is_awaited(result, usual):
+            if type(result) is known.kind or not is_awaited(result, known):
                 return result
         except Exception as error:  # noqa: BLE001 - the flow decides about it
-            going = flow(Call(policy, name, args, kwargs, None, None, begun), error)
+            result = flow(Call(known.policy, known.name, args, kwargs, None, None, begun), error)
         else:
-            return take_over(policy, name, None, result, function, args, kwargs, begun)
+            return take_over(known.policy, known.name, None, result, function, args, kwargs, begun)
         # Outside the except block: an interrupt during the wait must not be reported as caused by the
         # failure, whose frames are free by then.
-        return drive(going, function, args, kwargs)
+        return drive(result, function, args, kwargs)
 
     return wrapper
 
 
+class Known(Usual):
+    """All that the wrapper of a plain first attempt knows besides its function."""
+
+    __slots__ = ("name", "policy")
+
+    def __init__(self, policy: Policy, name: str) -> None:
+        super().__init__()
+        self.policy, self.name = policy, name
+
+    def __reduce__(self) -> Any:
+        return Known, (self.policy, self.name)
+
+
 def _plain_async(policy: Policy, function: Function, name: str) -> Function:
-    known = policy, name
+    # One empty dict for all calls: there may be a hundred thousand in backoff.
+    known: tuple[Policy, str, Kwargs] = (policy, name, {})
 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        # One name for two things, and one for policy and name: a larger frame takes longer to make.
+        # One name for three things, one for policy and name, and no call with many arguments: a larger frame
+        # takes longer to make, and there may be a hundred thousand calls in backoff.
         going: Any = written.latest
         try:
             return await function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - the flow decides about it
-            going = _failed_async(known, args, kwargs, error, going)
+            going = error, going
+        kwargs = kwargs or known[2]
+        going = _failed_async(known, args, kwargs, going)
         return await drive_async(going, function, args, kwargs)
 
     return wrapper
 
 
 def _failed_async(
-    known: tuple[Policy, str], args: Args, kwargs: Kwargs, error: Exception, begun: int
+    known: tuple[Policy, str, Kwargs], args: Args, kwargs: Kwargs, failed: tuple[Exception, int]
 ) -> Flow:
     """Return the flow after a first failure. Not in the wrapper, as above."""
-    return flow(Call(*known, args, kwargs, None, None, begun, awaits=True), error)
+    (policy, name, _), (error, begun) = known, failed
+    return flow(Call(policy, name, args, kwargs, None, None, begun, awaits=True), error)
 
 
 def _guarded(policy: Policy, function: Function, name: str) -> Function:  # noqa: C901 - for speed

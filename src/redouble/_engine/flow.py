@@ -58,6 +58,9 @@ _LONGEST_CHAIN = 20
 # Sent in the place of an error: the attempt returned an awaitable, and an async driver takes over.
 AWAITED: Any = "awaited"
 
+# What is sent after a function that returned nothing and raised nothing.
+NOTHING: Any = (None, None)
+
 
 class GivenUp:
     """The end of a call that failed: the driver raises the error."""
@@ -119,22 +122,31 @@ def flow(call: Call, failure: Any = None, attempt: AttemptContext | None = None)
             failure = result = None
             if call.stepwise:
                 yield SETTLED
-            limited = call.ends is not None or call.give_up_at is not None
-            if limited and not call.in_time(call.delay, of_backoff=True):
+            if (call.ends is not None or call.give_up_at is not None) and not call.in_time(
+                call.delay, of_backoff=True
+            ):
                 break
             # Names are used again: few locals, as above.
             attempt = wait_step(call, call.delay)
             result = yield attempt
-            # By a driver, or by a ``sleep`` that returned nothing: without the cost of another generator.
-            slept = result is None or (result[0] is None and result[1] is None)
-            if not slept and not (yield from _slept(call, attempt, result)):
+            # Here and below: the usual cases come without the cost of another generator.
+            if (
+                result is not None
+                and result is not NOTHING
+                and not (yield from _slept(call, attempt, result))
+            ):
                 break
-            if call.guards is None and not limited and call.recover is None and not call.in_task:
-                # The usual case, without the cost of another generator.
-                if call.held is not None:
+            if call.held is not None or call.guards is not None:
+                if (
+                    call.guards is None
+                    and call.recover is None
+                    and not call.in_task
+                    and call.ends is None
+                    and call.give_up_at is None
+                ):
                     call.let_go()
-            elif (call.held is not None or call.guards is not None) and not (yield from _ready(call)):
-                break
+                elif not (yield from _ready(call)):
+                    break
             result, attempt = None, call.next_attempt()
         failure = result = None
         return (yield from _conclude(call))
