@@ -438,5 +438,5 @@ def test_what_runs_later_cannot_be_carried(kind: str) -> None:
     def generator() -> Any:
         yield
 
-    with pytest.raises(TypeError, match="runs when it is awaited or iterated"):
+    with pytest.raises(TypeError, match="runs later, in the context of the code that awaits or iterates it"):
         carried(coroutine if kind == "async def" else generator)
