@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ._guards.circuit import Change
-    from .events import Event
+    from .events import Listener
 
-    Listener = Callable[[Event], object]
+    Listeners = tuple[Listener, ...]
     Ignored = type[Exception] | Iterable[type[Exception]] | Callable[[Exception], object]
 
 # Causes of failures that are about the request, and say nothing about the health of the server.
@@ -69,7 +69,7 @@ class Breaker(Gate):
     # Whether a success would change nothing, so that `success` need not be called.
     _clean: bool = False
 
-    def enter(self, listeners: tuple[Listener, ...] = ()) -> Any:
+    def enter(self, listeners: Listeners = ()) -> Any:
         """Admit a call and return its ticket, or raise `CircuitOpen`.
 
         The caller passes the ticket to exactly one of `success`, `failure` and `release`. ``listeners``
@@ -77,13 +77,11 @@ class Breaker(Gate):
         """
         raise NotImplementedError
 
-    def success(self, ticket: Any = None, listeners: tuple[Listener, ...] = ()) -> Any:
+    def success(self, ticket: Any = None, listeners: Listeners = ()) -> Any:
         """Record that an admitted call succeeded."""
         raise NotImplementedError
 
-    def failure(
-        self, ticket: Any = None, error: Exception | None = None, listeners: tuple[Listener, ...] = ()
-    ) -> Any:
+    def failure(self, ticket: Any = None, error: Exception | None = None, listeners: Listeners = ()) -> Any:
         """Record that an admitted call failed. Errors that say nothing about health are not counted."""
         raise NotImplementedError
 
@@ -150,7 +148,7 @@ class CircuitBreaker(Breaker):
         clock: Callable[[], float] | None = None,
     ) -> None:
         super().__init__(name, check.optional(check.sync_function)("clock", clock))
-        self.listeners: tuple[Listener, ...] = check.listeners("listeners", listeners)
+        self.listeners: Listeners = check.listeners("listeners", listeners)
         if isinstance(ignore, Classifier):
             raise TypeError(f"ignore must be exception types or a predicate, got {ignore!r}")
         self._ignore: Any = check.optional(retryable)("ignore", ignore)
@@ -190,7 +188,7 @@ class CircuitBreaker(Breaker):
         """Return whether a call would be rejected now. Changes nothing."""
         return self._ticket is None and self.retry_after != 0.0
 
-    def enter(self, listeners: tuple[Listener, ...] = ()) -> int:
+    def enter(self, listeners: Listeners = ()) -> int:
         """Admit a call and return its ticket, or raise `CircuitOpen`."""
         ticket = self._ticket
         if ticket is not None:
@@ -223,7 +221,7 @@ class CircuitBreaker(Breaker):
         text = f"the circuit of {self.name} is {how}" + (f" ({last})" if last else "")
         return CircuitOpen(text, name=self.name, retry_after=wait, last_failure=last)
 
-    def success(self, ticket: int | None = None, listeners: tuple[Listener, ...] = ()) -> None:
+    def success(self, ticket: int | None = None, listeners: Listeners = ()) -> None:
         """Record that an admitted call succeeded."""
         if self._counts_successes and (at_present := self._ticket) is not None:
             if ticket == at_present or ticket is None:
@@ -242,7 +240,7 @@ class CircuitBreaker(Breaker):
         self._tell(change, listeners)
 
     def failure(
-        self, ticket: int | None = None, error: Exception | None = None, listeners: tuple[Listener, ...] = ()
+        self, ticket: int | None = None, error: Exception | None = None, listeners: Listeners = ()
     ) -> None:
         """Record that an admitted call failed. Errors that say nothing about health are not counted."""
         try:
@@ -259,7 +257,7 @@ class CircuitBreaker(Breaker):
         """Return whether to ignore a failure, and its text."""
         return (False, None) if error is None else (self._ignores(error), brief(error))
 
-    def _fail(self, ticket: int | None, text: str | None, listeners: tuple[Listener, ...]) -> None:
+    def _fail(self, ticket: int | None, text: str | None, listeners: Listeners) -> None:
         """Count a failure that is not ignored."""
         now = time.monotonic() if self._clock is None and not fakes else self._now()
         self._change(listeners, self._circuit.fail, ticket, now, text)
@@ -278,9 +276,7 @@ class CircuitBreaker(Breaker):
         """Close the circuit by hand, and forget all failures."""
         self._change((), self._circuit.go, Trigger.reset, None)
 
-    def _change(
-        self, listeners: tuple[Listener, ...], step: Callable[..., Change | None], *args: object
-    ) -> None:
+    def _change(self, listeners: Listeners, step: Callable[..., Change | None], *args: object) -> None:
         """Run a step of the circuit that may open or close it, and emit the change."""
         with self._lock:
             self._hide()
@@ -317,7 +313,7 @@ class CircuitBreaker(Breaker):
             warn_once(ignore, f"ignore {name_of(ignore, short=True)} of {self.name} failed", failed)
             return False
 
-    def _tell(self, change: Change | None, listeners: tuple[Listener, ...]) -> None:
+    def _tell(self, change: Change | None, listeners: Listeners) -> None:
         """Emit a change of state. Without the lock: listeners may use the breaker."""
         if change is None:
             return

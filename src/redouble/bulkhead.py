@@ -24,9 +24,7 @@ from ._guards.base import Gate
 from ._guards.waiters import Permit, TaskWaiter, ThreadWaiter
 from .errors import BulkheadFull
 
-__all__ = [
-    "Bulkhead",
-]
+__all__ = ["Bulkhead"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -173,7 +171,7 @@ class Bulkhead(Gate):
             return False
         waiter = ThreadWaiter()
         try:
-            if self._enqueue(waiter) and not waiter.granted:
+            if self._enqueue(waiter):
                 if in_event_loop():
                     warn_once(
                         self, f"{self.name} blocks all tasks of an event loop by a sync wait: use it async"
@@ -193,7 +191,7 @@ class Bulkhead(Gate):
             return False
         waiter = TaskWaiter()
         try:
-            if self._enqueue(waiter) and not waiter.granted:
+            if self._enqueue(waiter):
                 if patience == INF:
                     await waiter.wait()
                 else:
@@ -243,7 +241,7 @@ class Bulkhead(Gate):
         return taken
 
     def _enqueue(self, waiter: Waiter) -> bool:
-        """Grant a slot or append the waiter to the queue. Return false if there was no room for either."""
+        """Grant a slot, or append the waiter to the queue if there is room; return whether it must wait."""
         with self._lock:
             # First: nothing may be called between the look at the slots and taking one.
             waiting = self._count_waiters()
@@ -251,9 +249,8 @@ class Bulkhead(Gate):
                 self._under_way, waiter.granted = self._under_way + 1, True
             elif waiting < self.queue:
                 self._queue.append(waiter)
-            else:
-                return False
-        return True
+                return True
+        return False
 
     def _dequeue(self, waiter: Waiter) -> bool:
         """Remove a waiter from the queue. Return whether it has a slot."""

@@ -23,9 +23,7 @@ from ._base.log_once import shielded
 from ._base.record import Record
 from ._guards.base import Guard
 
-__all__ = [
-    "Registry",
-]
+__all__ = ["Registry"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

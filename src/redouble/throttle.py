@@ -26,9 +26,7 @@ from ._guards.base import Gate
 from .backoff import LONGEST
 from .classify import Cause, verdict
 
-__all__ = [
-    "AdaptiveThrottle",
-]
+__all__ = ["AdaptiveThrottle"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

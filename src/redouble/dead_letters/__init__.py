@@ -245,9 +245,8 @@ class DeadLetters:
         """
         state = check.optional(check.one_of(*STATES))("state", state)
         limit = whole("limit", limit, at_least=0)
-        return self.store.list(
-            self._queue(queue), now=self._now(), state=state, limit=limit, after=after or ""
-        )
+        name = self._queue(queue)
+        return self.store.list(name, now=self._now(), state=state, limit=limit, after=after or "")
 
     def __iter__(self) -> Iterator[DeadLetter]:
         """Yield all letters of this queue, read a few at a time."""
@@ -368,9 +367,7 @@ class DeadLetters:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._path is None:
-            raise TypeError(
-                f"dead letters in {self.store.name} cannot be pickled: give a path instead of a store"
-            )
+            raise TypeError(f"dead letters in {self.store.name} cannot be pickled: use a path, not a store")
         return partial(type(self), self._path, **self._settings()), ()
 
     def __copy__(self, memo: object = None) -> Self:

@@ -79,11 +79,8 @@ def replay(run: Replay, handler: Callable[[DeadLetter], object], policy: Policy 
                     result.close()
                 raise _NotAwaited
 
-    async def call(letter: DeadLetter) -> None:
-        under.call(attempt, letter)
-
     try:
-        result: Replayed = run_now(_replay(run, call, is_async=False))
+        result: Replayed = run_now(_replay(run, under(attempt), is_async=False))
     except _NotAwaited:
         raise TypeError(f"{name_of(handler)} returns an awaitable: use await areplay(...)") from None
     return result
@@ -99,10 +96,7 @@ async def areplay(run: Replay, handler: Callable[[DeadLetter], Any], policy: Pol
             if _is_awaitable(result):
                 await result
 
-    async def call(letter: DeadLetter) -> None:
-        await under.call(attempt, letter)
-
-    return await _replay(run, call, is_async=True)
+    return await _replay(run, under(attempt), is_async=True)
 
 
 class _NotAwaited(BaseException):
@@ -122,7 +116,9 @@ async def _replay(run: Replay, call: Callable[[DeadLetter], Any], *, is_async: b
             run.notify()
             failure = None
             try:
-                await call(letter)
+                running = call(letter)
+                if is_async:
+                    await running
             except Exception as error:  # noqa: BLE001 - it is stored with the letter
                 failure = error
             await do(run.done, letter, failure)
@@ -204,9 +200,7 @@ class Replay:
         self.store = letters.store
         self.counts = {"replayed": 0, "failed": 0, "parked": 0, "skipped": 0}
         self._letters, self._queue, self._only = letters, letters._queue(queue), id
-        self._where: Callable[[DeadLetter], object] | None = check.optional(check.sync_function)(
-            "where", where
-        )
+        self._where = where if where is None else check.sync_function("where", where)
         self._limit = None if limit is None else check.whole("limit", limit, at_least=0)
         self._lease = check.some_seconds("lease", lease)
         self._park_after = None if park_after is None else check.whole("park_after", park_after, at_least=1)

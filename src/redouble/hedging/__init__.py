@@ -28,7 +28,7 @@ __all__ = [
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from dataclasses import KW_ONLY
     from datetime import timedelta
     from typing import Any
@@ -84,18 +84,14 @@ def hedge(
     def wrap(function: Any) -> Any:
         require_callable("hedge", function)
         latencies = Latencies(after) if isinstance(after, quantile) else None
-        return _wrap(make(checked_name or name_of(function), fixed, latencies), function)
+        plan = make(checked_name or name_of(function), fixed, latencies)
+        if sync_or_async(f"cannot hedge {plan.name}", function) == ASYNC:
+            return _tasks.wrap(plan, function if is_async(function) else awaiting(function))
+        if plan.budget is not None and plan.budget.is_async:
+            raise TypeError(f"the budget {plan.budget.name} must be awaited, and {plan.name} is sync")
+        return _threads.wrap(plan, function)
 
     return partial(decorate, "hedge", wrap)
-
-
-def _wrap(plan: Plan, function: Any) -> Callable[..., Any]:
-    """Return the function, hedged by tasks or by threads."""
-    if sync_or_async(f"cannot hedge {plan.name}", function) == ASYNC:
-        return _tasks.wrap(plan, function if is_async(function) else awaiting(function))
-    if plan.budget is not None and plan.budget.is_async:
-        raise TypeError(f"the budget {plan.budget.name} must be awaited, and {plan.name} is sync")
-    return _threads.wrap(plan, function)
 
 
 # Recent latencies

@@ -38,8 +38,10 @@ def wrap(plan: Plan, function: Function) -> Function:
         if disabled_here():
             return function(*args, **kwargs)
         race = Race(plan, time.monotonic(), args, kwargs, sync=True)
+        threads = _Threads(race, partial(function, *args, **kwargs))
         try:
-            _Threads(race, partial(function, *args, **kwargs)).run()
+            for seconds in race.waits(time.monotonic, threads.start):
+                threads.take_outcome(seconds)
             if is_awaited(race.result):
                 # A plain function that turns out to be async: the call goes on from here, to be awaited.
                 return _tasks.hedged(plan, awaiting(function, [race.result]), args, kwargs)
@@ -59,11 +61,6 @@ class _Threads:
         self.call = call
         self.outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self.threads: dict[int, threading.Thread] = {}
-
-    def run(self) -> None:
-        """Start attempts and take their outcomes until the race is over."""
-        for seconds in self.race.waits(time.monotonic, self.start):
-            self.take_outcome(seconds)
 
     def start(self) -> None:
         """Start the attempt that is due, if the budget and the system allow it.
@@ -99,9 +96,8 @@ class _Threads:
             report, number, details = self.outcomes.get(timeout=limit)
         except queue.Empty:
             if race.time_left() == 0.0:
-                race.interrupted(
-                    CutOff(f"{race.plan.name} was cut off by the deadline of the enclosing call")
-                )
+                text = f"{race.plan.name} was cut off by the deadline of the enclosing call"
+                race.interrupted(CutOff(text))
             return
         if number in self.threads:
             # It is at its end. Joined, the thread and its arguments are gone when the call returns.
@@ -115,9 +111,8 @@ def _started(name: str, work: tuple[Any, ...]) -> threading.Thread | None:
     if sys.is_finalizing():
         return None
     try:
-        thread = threading.Thread(
-            target=_attempt, args=work, name=f"redouble {name} attempt {work[1]}", daemon=True
-        )
+        name = f"redouble {name} attempt {work[1]}"
+        thread = threading.Thread(target=_attempt, args=work, name=name, daemon=True)
         thread.start()
     except RuntimeError:
         return None

@@ -45,16 +45,13 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "retries": ("retry", "Attempts that failed and were followed by another."),
     "succeeded": ("call", "Calls that succeeded at the first try."),
     "recovered": ("call", "Calls that succeeded after retries."),
-    "gave_up": ("call", "Calls that were given up on, by reason."),
-    "refused": ("call", "Calls that a guard did not let through, by reason."),
+    "gave_up": ("call", "Calls that failed for good, by reason."),
+    "refused": ("call", "Calls that a guard rejected, by reason."),
     "hedged": ("attempt", "Attempts that were started beside a slow one."),
-    "dead_lettered": ("call", "Calls that were kept as dead letters."),
+    "dead_lettered": ("call", "Calls that were stored as dead letters."),
 }
 # The counters that are counted by reason, with the reasons there may be.
-REASONED: dict[str, tuple[Reason, ...]] = {
-    "gave_up": tuple(Reason),
-    "refused": (Reason.breaker, Reason.bulkhead),
-}
+REASONED = {"gave_up": tuple(Reason), "refused": (Reason.breaker, Reason.bulkhead)}
 TIMES: dict[str, str] = {
     "call_seconds": "Seconds that calls took, waits included.",
     "wait_seconds": "Seconds of the waits before retries.",
@@ -140,9 +137,8 @@ class Tally:
         for what, by_reason in self.reasons.items():
             fields[what] = MappingProxyType(dict(by_reason))
         for what, times in self.times.items():
-            fields[what] = Distribution(
-                BUCKETS, tuple(times.counts), total=times.total, largest=times.largest
-            )
+            counts, total = tuple(times.counts), times.total
+            fields[what] = Distribution(BUCKETS, counts, total=total, largest=times.largest)
         return Counts(**fields)
 
 

@@ -43,7 +43,7 @@ _STATES = frozenset(State)
 class Counting(Guard):
     """A listener that counts. Safe to share between threads and tasks, and between policies.
 
-    A subclass sets ``_new_numbers``, and calls `_count` for each event. Names beyond ``max_names`` are
+    A subclass sets ``_new_numbers``. Names beyond ``max_names`` are
     counted together, so that names which are made without end do not fill the memory.
     """
 
@@ -64,6 +64,10 @@ class Counting(Guard):
         self._stores: dict[str, bool] = {}
 
     # Counting
+
+    def __call__(self, event: Event) -> None:
+        """Count an event."""
+        self._count(event)
 
     # Makes the object that the events of a policy are counted into, by the name of the policy.
     _new_numbers: Callable[[str], Numbers]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from ..events import Event, Reason
+    from ..events import Reason
 
 
 class Prometheus(Counting):
@@ -49,10 +49,6 @@ class Prometheus(Counting):
         self._instruments.add(self)
         self._new_numbers = partial(_Series, self._instruments.made)
 
-    def __call__(self, event: Event) -> None:
-        """Count an event."""
-        self._count(event)
-
 
 Prometheus.__module__ = "redouble.metrics"
 
@@ -62,9 +58,7 @@ def _bounds(buckets: Iterable[Any]) -> tuple[float, ...]:
     try:
         bounds = tuple([above_zero("buckets", bound) for bound in buckets])
     except TypeError:
-        raise TypeError(
-            f"buckets must be bounds in seconds, such as (0.1, 1.0, 10.0), got {buckets!r}"
-        ) from None
+        raise TypeError(f"buckets must be seconds, such as (0.1, 1.0, 10.0), got {buckets!r}") from None
     if not bounds or any(low >= high for low, high in pairwise(bounds)):
         raise ValueError(f"buckets must be at least one bound, each above the one before it, got {buckets!r}")
     return bounds
@@ -116,9 +110,8 @@ def _instruments(client: Any, registry: Any, bounds: tuple[float, ...], *, succe
         known = _made.get(registry)
         found = _Instruments(client, bounds) if known is None else known
         if found.bounds != bounds:
-            raise ValueError(
-                f"buckets must be those of the other adapters of this registry, {found.bounds}, got {bounds}"
-            )
+            others = f"those of the other exporters of this registry, {found.bounds}"
+            raise ValueError(f"buckets must be {others}, got {bounds}")
         needed = [what for what in (*COUNTERS, *TIMES) if successes or what != "succeeded"]
         missing = [what for what in needed if what not in found.made]
         try:

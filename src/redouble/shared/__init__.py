@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..breaker import Ignored
-    from ._failover import Listener
+    from ..events import Listener
 
 
 class RedisBudget(SharedBudget):

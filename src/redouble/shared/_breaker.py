@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 
 from .._base.checks import INF
 from .._base.redis import milliseconds, packed, unpacked
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .._guards.circuit import Change, Circuit
+    from ..breaker import Listeners
     from ..errors import CircuitOpen
-    from ._failover import Listener
 
 # How many probe slots to remember for release. The store frees a slot by itself after ``open_for``.
 _REMEMBERED = 64
@@ -139,7 +140,7 @@ class SharedBreaker(Shared, Breaker):
         """Ask the store for the state and return it."""
         return self._send("refresh", done=lambda _: self._local.state, locally=lambda: self._local.state)
 
-    def enter(self, listeners: tuple[Listener, ...] = ()) -> Any:
+    def enter(self, listeners: Listeners = ()) -> Any:
         """Admit a call and return its ticket, or raise `CircuitOpen`."""
         if not self._must_ask():
             return self._at_once(self._enter_locally)
@@ -150,20 +151,18 @@ class SharedBreaker(Shared, Breaker):
                 raise self._local.refusal()
             return remote.ticket(slot)
 
-        return self._send(
-            "enter", slot=slot, listeners=listeners, done=done, locally=lambda: self._local.enter(listeners)
-        )
+        locally = partial(self._local.enter, listeners)
+        return self._send("enter", slot=slot, listeners=listeners, done=done, locally=locally)
 
-    def success(self, ticket: int | None = None, listeners: tuple[Listener, ...] = ()) -> Any:
+    def success(self, ticket: int | None = None, listeners: Listeners = ()) -> Any:
         """Record that an admitted call succeeded."""
         if self._local._clean:
             return self._at_once(nothing)
-        return self._send(
-            "success", ticket, listeners=listeners, locally=lambda: self._local.success(ticket, listeners)
-        )
+        locally = partial(self._local.success, ticket, listeners)
+        return self._send("success", ticket, listeners=listeners, locally=locally)
 
     def failure(
-        self, ticket: int | None = None, error: Exception | None = None, listeners: tuple[Listener, ...] = ()
+        self, ticket: int | None = None, error: Exception | None = None, listeners: Listeners = ()
     ) -> Any:
         """Record that an admitted call failed. Errors that say nothing about health are not counted."""
         try:
@@ -173,13 +172,8 @@ class SharedBreaker(Shared, Breaker):
             raise
         if ignored:
             return self.release(ticket)
-        return self._send(
-            "failure",
-            ticket,
-            text=text or "",
-            listeners=listeners,
-            locally=lambda: self._local._fail(ticket, text, listeners),
-        )
+        locally = partial(self._local._fail, ticket, text, listeners)
+        return self._send("failure", ticket, text=text or "", listeners=listeners, locally=locally)
 
     def release(self, ticket: int | None = None) -> Any:
         """Record that an admitted call ended with nothing to learn from it: interrupted, or ignored.
@@ -230,7 +224,7 @@ class SharedBreaker(Shared, Breaker):
         *,
         slot: str = "",
         text: str = "",
-        listeners: tuple[Listener, ...] = (),
+        listeners: Listeners = (),
         done: Callable[[RemoteState], Any] = nothing,
         locally: Callable[[], Any] = nothing,
     ) -> Any:

@@ -22,27 +22,18 @@ from ..events import BackendChanged, emit, wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable
     from datetime import timedelta
-    from typing import Any, Protocol
+    from typing import Any
 
-    from ..events import Event
+    from .._base.redis import RedisLink
+    from ..events import Listener
+    from ._budget import BudgetFile
 
-    Listener = Callable[[Event], object]
     Request = tuple[Any, ...]
     # Type and message of an error, and whether a connection was lost. The error itself would keep frames
     # alive.
     Failure = tuple[str, str, bool]
-
-    class Link(Protocol):
-        """Access to one entry of a store."""
-
-        is_async: bool
-        can_cancel: bool  # whether a request ends when its time is up
-
-        def run(self, request: Request, patience: float, /) -> Coroutine[Any, Any, Any]:
-            """Run a request. Its last item is true if the store must prove that it can be written to."""
-            ...
 
 
 # The part of the time left to a call that one request may take, so that there is time for the call itself.
@@ -78,14 +69,18 @@ class Shared(Guard):
 
     def _connect(
         self,
-        link: Link,
+        link: RedisLink | BudgetFile,
         ttl: float | timedelta,
         refresh_interval: float | timedelta,
         timeout: float | timedelta,
         retry_interval: float | timedelta,
         listeners: Iterable[Listener],
     ) -> None:
-        """Check and keep the settings. The second half of ``__init__``."""
+        """Check and keep the settings. The second half of ``__init__``.
+
+        ``link.run(request, patience)`` sends a request; its last item is true if the store must prove that it
+        can be written to. ``link.can_cancel`` says whether a request ends when its time is up.
+        """
         self._link = link
         self.is_async = link.is_async
         self.ttl = check.some_seconds("ttl", ttl)

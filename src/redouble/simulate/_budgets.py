@@ -8,25 +8,13 @@ follow at once.
 
 from __future__ import annotations
 
-from functools import partial
-
 from .._base.checks import INF, above_zero, whole
 from ..backoff import fixed
 from ..breaker import Breaker
 from ..budget import RatioBudget, TokenBudget
 from ..errors import CircuitOpen
 from ..policy import Policy
-from ._fleet import (
-    EventQueue,
-    Result,
-    SimulatedCall,
-    Strategy,
-    by_name,
-    must_end,
-    probability,
-    run_model,
-    strategy_of,
-)
+from ._fleet import EventQueue, Result, SimulatedCall, Strategy, by_name, checked_rate, run_model, strategy_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,8 +83,13 @@ BUDGET_STRATEGIES = by_name(
 )
 
 
-class BudgetParameters(Result):
-    """The checked parameters of `budgets`."""
+class Budgets(Result):
+    """The result of `budgets`: its parameters, the outcome of the calls, and the load.
+
+    >>> found = budgets("no_retries", failure_rate=0.0, seconds=1)
+    >>> found.success_rate, found.load, found.calls == found.requests
+    (1.0, 1.0, True)
+    """
 
     strategy: str
     failure_rate: float
@@ -104,12 +97,8 @@ class BudgetParameters(Result):
     rate: float
     seconds: float
     seed: int
-
-
-class Budgets(BudgetParameters):
-    """The result of `budgets`: outcome of the calls, and load."""
-
     calls: int
+    """Calls that the clients have started."""
     requests: int
     """Requests to the server: first attempts and retries."""
     refused: int
@@ -140,58 +129,41 @@ def budgets(
     (True, True)
     """
     chosen = strategy_of(strategy, BUDGET_STRATEGIES)
-    parameters = BudgetParameters(
-        strategy=chosen.name,
-        failure_rate=probability("failure_rate", failure_rate),
-        clients=whole("clients", clients, at_least=1),
-        rate=above_zero("rate", rate),
-        seconds=above_zero("seconds", seconds),
-        seed=seed,
-    )
-    must_end(chosen, parameters.failure_rate)
-    return run_model(partial(_run, parameters, chosen), seed, progress)
+    failure_rate, clients = checked_rate(failure_rate, chosen), whole("clients", clients, at_least=1)
+    rate, seconds = above_zero("rate", rate), above_zero("seconds", seconds)
 
+    def run(clock: FakeClock, rng: Random, report: Progress) -> Budgets:
+        """Start calls until the seconds have passed, and follow all of them to their end."""
+        calls = requests = refused = succeeded = 0
+        # The policy of a client that starts a call; or a call, with whether its attempt failed, or None if it
+        # is to make one.
+        events = EventQueue(clock, report, seconds)
+        for policy in chosen.policies(clients, clock, rng):
+            events.push(rng.expovariate(rate), policy)
+        for now, _, call, failed in events:
+            if isinstance(call, Policy):
+                if now >= seconds:
+                    continue
+                events.push(now + rng.expovariate(rate), call)
+                calls += 1
+                call = _start(call, now)
+            if failed:
+                if (wait := call.wait_after(_RESET, now)) is not None:
+                    events.push(now + wait, call)
+            elif failed is False:
+                succeeded += 1
+                call.succeed()
+            elif call.admitted():
+                requests += 1
+                answered = now + rng.expovariate(1 / _HOP) + rng.expovariate(1 / _HOP)
+                events.push(answered, call, rng.random() < failure_rate)
+            else:
+                refused += call.attempt == 1
+        given = chosen.name, failure_rate, clients, rate, seconds, seed
+        rates = _per_call(succeeded, calls), _per_call(requests, calls)
+        return Budgets(*given, calls, requests, refused, *rates)
 
-def _run(
-    given: BudgetParameters, strategy: Strategy, clock: FakeClock, rng: Random, report: Progress
-) -> Budgets:
-    """Start calls until the seconds have passed, and follow all of them to their end."""
-    calls = requests = refused = succeeded = 0
-    # The policy of a client that starts a call; or a call, with whether its attempt failed, or None if it is
-    # to make one.
-    events = EventQueue(clock)
-    for policy in strategy.policies(given.clients, clock, rng):
-        events.push(rng.expovariate(given.rate), policy)
-    for now, number, call, failed in events:
-        if not number & 255:
-            report(min(now / given.seconds, 1.0))
-        if isinstance(call, Policy):
-            if now >= given.seconds:
-                continue
-            events.push(now + rng.expovariate(given.rate), call)
-            calls += 1
-            call = _start(call, now)
-        if failed:
-            if (wait := call.wait_after(_RESET, now)) is not None:
-                events.push(now + wait, call)
-        elif failed is False:
-            succeeded += 1
-            call.succeed()
-        elif call.admitted():
-            requests += 1
-            answered = now + rng.expovariate(1 / _HOP) + rng.expovariate(1 / _HOP)
-            events.push(answered, call, rng.random() < given.failure_rate)
-        else:
-            refused += call.attempt == 1
-    report(1.0)
-    return Budgets(
-        **given.as_dict(),
-        calls=calls,
-        requests=requests,
-        refused=refused,
-        success_rate=succeeded / calls if calls else 1.0,
-        load=requests / calls if calls else 1.0,
-    )
+    return run_model(run, seed, progress)
 
 
 def _start(policy: Policy, now: float) -> SimulatedCall:
@@ -200,3 +172,8 @@ def _start(policy: Policy, now: float) -> SimulatedCall:
         if isinstance(guard, (_CallBudget, _FailureShare)):
             guard.started()
     return SimulatedCall(policy, now)
+
+
+def _per_call(count: int, calls: int) -> float:
+    """Return a count for each call; 1.0 if there were no calls."""
+    return count / calls if calls else 1.0

@@ -106,22 +106,20 @@ def strategy_of(given: Any, table: Mapping[str, Strategy]) -> Strategy:
     return table[given]
 
 
-def must_end(strategy: Strategy, failure_rate: float) -> None:
-    """Raise ``ValueError`` if a call of this strategy would never end, since every attempt fails."""
+def checked_rate(failure_rate: float, strategy: Strategy) -> float:
+    """Return a failure rate from 0 to 1, at which the calls of this strategy end.
+
+    Raise `ValueError` for any other: at 1.0, a call that nothing limits would retry for ever.
+    """
+    if number("failure_rate", failure_rate) > 1:
+        raise ValueError(f"failure_rate must be a share from 0 to 1, got {failure_rate!r}")
     policy = strategy.policy
-    limited = policy.deadline is not None or policy.give_up_after is not None
-    guarded = strategy.budget is not None or strategy.breaker is not None
-    if policy.attempts == INF and failure_rate == 1.0 and not limited and not guarded:
+    limits = (policy.deadline, policy.give_up_after, strategy.budget, strategy.breaker)
+    if policy.attempts == INF and failure_rate == 1.0 and not any(limit is not None for limit in limits):
         raise ValueError(
             "policy must not have attempts=inf where every attempt fails: give it a deadline or give_up_after"
         )
-
-
-def probability(name: str, value: float) -> float:
-    """Return a float from 0 to 1; raise `ValueError` for any other value."""
-    if number(name, value) > 1:
-        raise ValueError(f"{name} must be a share from 0 to 1, got {value!r}")
-    return float(value)
+    return float(failure_rate)
 
 
 class Result(Record):
@@ -187,10 +185,13 @@ class SimulatedCall(CallProgress):
 
 
 class EventQueue:
-    """Future events. Iterating sets the clock to each event in turn; new ones may be pushed meanwhile."""
+    """Future events. Iterating sets the clock to each event in turn; new ones may be pushed meanwhile.
 
-    def __init__(self, clock: FakeClock) -> None:
-        self._clock = clock
+    ``report`` is called now and then with the fraction of ``end`` that has passed, and with 1.0 at last.
+    """
+
+    def __init__(self, clock: FakeClock, report: Progress | None = None, end: float = INF) -> None:
+        self._clock, self._report, self._end = clock, report, end
         self._heap: list[tuple[float, int, Any, Any]] = []
         self._count = 0
 
@@ -205,7 +206,11 @@ class EventQueue:
         while self._heap:
             event = heapq.heappop(self._heap)
             self._clock.now = event[0]
+            if self._report is not None and not event[1] & 255:
+                self._report(min(event[0] / self._end, 1.0))
             yield event
+        if self._report is not None:
+            self._report(1.0)
 
 
 def run_model(

@@ -14,7 +14,7 @@ from .._base.clock import fake_here
 from ..budget import RatioBudget
 from ..context import incoming, outgoing_headers
 from ..policy import Policy
-from ._fleet import Result, Strategy, by_name, must_end, probability, run_model, strategy_of
+from ._fleet import Result, Strategy, by_name, checked_rate, run_model, strategy_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ def layers(
     """
     chosen = strategy_of(strategy, LAYER_STRATEGIES)
     depth, calls = whole("depth", depth, at_least=1), whole("calls", calls, at_least=1)
-    share = probability("failure_rate", failure_rate)
-    must_end(chosen, share)
+    share = checked_rate(failure_rate, chosen)
 
     def run(clock: FakeClock, rng: Random, report: Progress) -> Layers:
         """Stack the layers, and make the calls of the user, one after the other."""
@@ -105,17 +104,8 @@ def layers(
             seconds += clock.now - began
             clock.advance(_PAUSE)
             report((call + 1) / calls)
-        return Layers(
-            strategy=chosen.name,
-            depth=depth,
-            calls=calls,
-            failure_rate=share,
-            seed=seed,
-            reached=tuple(reached),
-            succeeded=succeeded,
-            amplification=reached[-1] / calls,
-            seconds=seconds / calls,
-        )
+        given = chosen.name, depth, calls, share, seed
+        return Layers(*given, tuple(reached), succeeded, reached[-1] / calls, seconds / calls)
 
     return run_model(run, seed, progress)
 

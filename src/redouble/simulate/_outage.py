@@ -82,7 +82,7 @@ _ATTEMPT, _RESPONSE = "attempt", "response"
 _HOP = 0.005
 
 
-class OutageParameters(Result):
+class Parameters(Result):
     """The checked parameters of `outage`."""
 
     strategy: str
@@ -101,7 +101,7 @@ class OutageParameters(Result):
     bin_seconds: float
 
 
-class Outage(OutageParameters):
+class Outage(Parameters):
     """The result of `outage`, with counts in bins of virtual time."""
 
     arrivals: tuple[int, ...]
@@ -180,7 +180,7 @@ def outage(
     chosen = strategy_of(strategy, OUTAGE_STRATEGIES)
     clients, think = whole("clients", clients, at_least=1), above_zero("think", think)
     capacity = _HEADROOM * clients / think if capacity is None else above_zero("capacity", capacity)
-    parameters = OutageParameters(
+    parameters = Parameters(
         strategy=chosen.name,
         seed=seed,
         clients=clients,
@@ -196,9 +196,7 @@ def outage(
         together=bool(together),
         bin_seconds=above_zero("bin_seconds", bin_seconds),
     )
-    return run_model(
-        lambda clock, rng, report: OutageModel(parameters, chosen, clock, rng).run(report), seed, progress
-    )
+    return run_model(lambda *given: OutageModel(parameters, chosen, *given).run(), seed, progress)
 
 
 class OutageModel:
@@ -209,7 +207,12 @@ class OutageModel:
     """
 
     def __init__(
-        self, parameters: OutageParameters, strategy: Strategy, clock: FakeClock, rng: Random
+        self,
+        parameters: Parameters,
+        strategy: Strategy,
+        clock: FakeClock,
+        rng: Random,
+        report: Progress,
     ) -> None:
         self.parameters, self.rng = parameters, rng
         self._back = parameters.before + parameters.away
@@ -217,19 +220,18 @@ class OutageModel:
         bins = math.ceil(self._end / parameters.bin_seconds - 1e-9)
         self.arrivals, self.served, self.wasted = [0] * bins, [0] * bins, [0] * bins
         # By the field of the result.
-        self.counts: dict[str, Any] = dict.fromkeys(
-            ("calls", "retries", "gave_up", "rejected_by_breaker", *_ERRORS), 0
-        )
+        fields = ("calls", "retries", "gave_up", "rejected_by_breaker", *_ERRORS)
+        self.counts: dict[str, Any] = dict.fromkeys(fields, 0)
         self._policies = strategy.policies(parameters.processes, clock, rng)
         self._timeout = strategy.policy.timeout or parameters.timeout
         self._calls: list[SimulatedCall | None] = [None] * parameters.clients
         # The number of the next event of each client: earlier ones were cancelled by the outage.
         self._due = [0] * parameters.clients
-        self._events = EventQueue(clock)
+        self._events = EventQueue(clock, report, self._end)
         # When the service has handled its queue: that before the outage, which is lost, and that after it.
         self._free_at = [0.0, 0.0]
 
-    def run(self, report: Progress) -> Outage:
+    def run(self) -> Outage:
         """Let all clients think, and handle events until the end of the simulated time."""
         if self.parameters.together:
             self._events.push(self.parameters.before, None)
@@ -240,9 +242,6 @@ class OutageModel:
                 self._break_connections(now)
             elif self._due[client] == number:
                 self._handle(client, now, what)
-            if not number & 255:
-                report(now / self._end)
-        report(1.0)
         return self._result()
 
     def _schedule(self, client: int, moment: float, what: str) -> None:

@@ -134,9 +134,8 @@ def assert_retried(story: Recording, times: int | None = None) -> None:
     if times is not None:
         whole("times", times, at_least=0)
     if (story.retries != times) if times is not None else not story.retries:
-        expected = (
-            "at least 1 retry" if times is None else "1 retry" if times == 1 else f"{times or 'no'} retries"
-        )
+        number = "at least 1" if times is None else times or "no"
+        expected = f"{number} {'retry' if times in (None, 1) else 'retries'}"
         found = "was 1" if story.retries == 1 else f"were {story.retries or 'none'}"
         raise _instead(f"expected {expected}, there {found}", story)
 

@@ -81,9 +81,8 @@ class Switch:
         """Return a wrapper of the same kind, sync or async. Raise `TypeError` for a generator."""
         own, kind = type(self).__name__, flavour(function)
         if kind not in (SYNC, ASYNC):
-            raise TypeError(
-                f"{own} cannot decorate the {kind} {name_of(function)}: use 'with {own}(...):' inside"
-            )
+            function_name = f"the {kind} {name_of(function)}"
+            raise TypeError(f"{own} cannot decorate {function_name}: use 'with {own}(...):' inside")
         return (_around_async if kind == ASYNC else _around)(self, function)
 
 

@@ -142,7 +142,7 @@ def test_letters_in_a_file_pickle_and_compare_by_path_and_settings(tmp_path):
 def test_letters_in_a_store_of_the_users_do_not_pickle(tmp_path):
     store = SqliteStore(str(tmp_path / "x.db"))
     letters = DeadLetters(store)
-    with pytest.raises(TypeError, match="cannot be pickled: give a path instead of a store"):
+    with pytest.raises(TypeError, match="cannot be pickled: use a path, not a store"):
         pickle.dumps(letters)
     assert letters == DeadLetters(store)
     assert letters != DeadLetters(SqliteStore(store.name))
