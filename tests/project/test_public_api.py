@@ -161,7 +161,7 @@ def test_a_value_is_shown_alike_everywhere(value, text):
         "  async def DeadLetters.aput(**fields: Unpack[Fields]) -> DeadLetter",
         "  def CircuitBreaker.open() -> None",
         "  def Breaker.__call__(function: F, /) -> F",
-        "  def RedisBreaker.success(ticket: int | None = None, listeners: tuple[Listener, ...] = ()) -> Any",
+        "  def RedisBreaker.success(ticket: int | None = None, listeners: Listeners = ()) -> Any",
         "  def BlockAttempt.again(reason: str = 'asked to run again', after: float | timedelta | None = None) -> None",
         "  def Backoff.__call__(attempt: int, base: float = ..., cap: float = ..., *, previous: float | None = ..., rng: Random | None = ...) -> float",
         "alias Seconds = float | timedelta",

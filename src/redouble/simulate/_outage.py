@@ -196,7 +196,11 @@ def outage(
         together=bool(together),
         bin_seconds=above_zero("bin_seconds", bin_seconds),
     )
-    return run_model(lambda *given: OutageModel(parameters, chosen, *given).run(), seed, progress)
+
+    def run(clock: FakeClock, rng: Random, report: Progress) -> Outage:
+        return OutageModel(parameters, chosen, clock, rng, report).run()
+
+    return run_model(run, seed, progress)
 
 
 class OutageModel:
