@@ -1,6 +1,11 @@
 """Inspect callables at decoration: sync, async or generator, and by which name; check what they return.
 
-Plain functions are told apart by the flags of their code objects, since importing ``inspect`` is slow.
+- `flavour` and its neighbours tell which driver a function needs, seen through partials and bound methods.
+- `decorate`, `require_callable` and `look_like` are shared by all decorators: `retry`, guards, `hedge`.
+- `sync_result` and its neighbours refuse a coroutine from a function of the user that must be plain.
+
+Functions are told apart by the flags of their code objects, since importing ``inspect`` is slow. Callables
+may be proxies, whose attributes run foreign code: they are read with `_peek`.
 """
 
 from __future__ import annotations
@@ -209,7 +214,7 @@ def _core(function: Any) -> Any:
 
 
 def _by_flags(function: Any) -> str:
-    """Return the flavour of a function by the flags of its code object."""
+    """Return the flavour of a function by the flags of its code object; ``SYNC`` if it has none."""
     flags = _peek(_peek(function, "__code__"), "co_flags")
     if not isinstance(flags, int):
         return SYNC
@@ -221,6 +226,7 @@ def _by_flags(function: Any) -> str:
 
 
 def _marked_async(function: Any) -> bool:
+    """Return whether a callable is marked as a coroutine function, as `AsyncMock` is."""
     # Only `inspect` marks functions, and mocks import it.
     inspect = sys.modules.get("inspect")
     try:

@@ -1,6 +1,14 @@
 """Argument validation: each check takes a name and a value, and returns the value to store, or raises.
 
-Errors name the argument, the rule and the value.
+Errors name the argument, the rule and the value: ``attempts must be at least 1 (the first call counts), got
+0``. A value of the wrong type is a `TypeError`; one that is out of range, or a bool where a number is wanted,
+a `ValueError`. Fields of a policy name their check by function; guards and backoffs call checks themselves.
+
+- numbers: `number`, `above_zero`, `whole`, `integer`, `attempts`, `attempts_or_inf`
+- times: `seconds`, `seconds_or_inf`, `some_seconds`, `limit`
+- callables: `function`, `sync_function`, `switch`, `listeners`
+- objects: `guard`, `guard_or_function`, `generator`, `logger`
+- makers of checks: `optional`, `one_of`
 """
 
 from __future__ import annotations
@@ -20,7 +28,12 @@ INF = float("inf")
 
 
 def number(name: str, value: Any) -> float:
-    """Return a finite, non-negative float."""
+    """Return a finite, non-negative float, from anything that ``float`` takes but a bool or a text.
+
+    >>> number("base", 2), number("base", -1)
+    Traceback (most recent call last):
+    ValueError: base must be finite and not negative, got -1
+    """
     if value.__class__ is float and 0.0 <= value < INF:
         return value
     if isinstance(value, bool):
@@ -45,7 +58,12 @@ def above_zero(name: str, value: Any) -> float:
 
 
 def whole(name: str, value: Any, *, at_least: int | None) -> int:
-    """Return an int of at least that much, from anything with ``__index__`` but a bool."""
+    """Return an int of at least that much, from anything with ``__index__`` but a bool.
+
+    >>> whole("attempts", 2.5, at_least=1)
+    Traceback (most recent call last):
+    ValueError: attempts must be a whole number, got 2.5
+    """
     if value.__class__ is int and at_least is not None and value >= at_least:
         return value
     if isinstance(value, bool):
@@ -94,7 +112,10 @@ _PACKAGE = __name__.rpartition("._base")[0]
 
 
 def is_guard(value: Any, module: str = "_guards.base", kind: str = "Guard") -> bool:
-    """Return whether a value is a guard, of any class or of this one, whose module is loaded if so."""
+    """Return whether a value is a guard, of any class or of this one.
+
+    The module is looked up and not imported: if it is not loaded, no value can be of its class.
+    """
     return isinstance(value, getattr(sys.modules.get(f"{_PACKAGE}.{module}"), kind, ()))
 
 

@@ -2,6 +2,10 @@
 
 A policy's ``clock`` and ``sleep`` replace the real ones; fake time of ``redouble.testing`` replaces both. The
 real ones are looked up at each use, so that patches of ``time`` (gevent, freezegun, time-machine) work.
+
+Calls ask `clock_of` and `sleep_of`. ``redouble.testing`` adds a fake to `fakes`, and to `fake_here` (one
+context) or `fake_everywhere` (the process); `fake_in_force` says which of them holds. Code that waits for
+files and servers asks `real_now` and `real_sleep`, since those do not know of fake time.
 """
 
 from __future__ import annotations
@@ -42,7 +46,10 @@ fakes: dict[object, FakeTime] = {}
 
 
 class SeededTime:
-    """Fake time with the random source of a test, for waits whose policy has none."""
+    """Fake time with the random source of a test, for waits whose policy has none.
+
+    A test that gives a seed gets the same waits in each run.
+    """
 
     __slots__ = ("advance", "now", "rng", "sleep")
 

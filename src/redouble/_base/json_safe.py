@@ -1,6 +1,12 @@
 """Convert any value to bounded, masked, JSON-safe data. Never raises, and never pickles.
 
-Values that JSON does not have become text, truncated where it is long.
+Dead letters store payloads, results and errors this way. `masked` copies one value with the usual rules;
+`JSONCopy` is the copy itself, with a limit on its size; `Masking` holds the rules of one `DeadLetters`.
+
+- Values that JSON does not have become text, truncated where it is long. Mappings, named tuples and
+  dataclasses become objects, other containers lists.
+- Values under the name of a secret are masked, and secrets in texts are, too (`masking` has the rules).
+- What is circular, nested too deep or too large is cut, and the copy says so where it was cut.
 """
 
 from __future__ import annotations
@@ -58,7 +64,10 @@ class Masking:
         return text if self.off else masked_text(text, self.more)
 
     def call_hook(self, name: str, value: Any) -> Any:
-        """Return what the user's function returns for a value; the mask, if it raises."""
+        """Return what the user's function returns for a value; the mask, if it raises.
+
+        Without such a function it is the value itself.
+        """
         if self.hook is None:
             return value
         try:
@@ -82,7 +91,13 @@ class Masking:
 
 
 class JSONCopy:
-    """One JSON-safe copy: the room that is left for it, and the containers around the current value."""
+    """One JSON-safe copy: the room that is left for it, and the containers around the current value.
+
+    ``limit`` is about as many bytes as the JSON of the copy may have.
+
+    >>> JSONCopy(limit=40).copy(["x" * 100])
+    ['xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx… (cut, of 100 characters)']
+    """
 
     def __init__(self, *, limit: float = INF, masking: Masking | None = None) -> None:
         self._masking = masking or Masking()
@@ -172,7 +187,11 @@ class JSONCopy:
             self._inside.discard(id(value))
 
     def _mapping(self, value: Any, count: int, items: Iterator[tuple[Any, Any]]) -> dict[str, Any]:
-        """Return the copy of a mapping of ``count`` items, as long as there is room."""
+        """Return the copy of a mapping of ``count`` items, as long as there is room.
+
+        Names of secrets are found in three places: as the key of the value, as a value of its own beside it
+        (``{"Key": "DB_PASSWORD", "Value": ...}``), and as the private members of a JSON web key.
+        """
         copy: dict[str, Any] = {}
         named = _name_in(value) if isinstance(value, dict) else None
         is_web_key = isinstance(value, dict) and "kty" in value
@@ -210,7 +229,10 @@ class JSONCopy:
         return copy
 
     def _following(self, before: Any, value: Any, *, is_odd: bool) -> Any:
-        """Copy an item of a list: ``--password`` and the names of headers tell what the next item is."""
+        """Copy an item of a list: ``--password`` and the names of headers tell what the next item is.
+
+        ``before`` is the item before it. Of ``-u user:password`` only the password is masked.
+        """
         name, text = _as_text(before), _as_text(value)
         if name is None or text is None or self._masking.off or len(name) > _KEY:
             return self.copy(value)
@@ -252,7 +274,11 @@ class JSONCopy:
         return text
 
     def _is_hidden(self, name: str, value: Any) -> bool:
-        """Return whether a value is masked under this name."""
+        """Return whether a value is masked under this name.
+
+        Names that tell little (`WEAK`) mask only texts that look random; `STRONG` ones mask numbers and
+        containers, too.
+        """
         tells = 0 if value is None or value is True or value is False else strength(name, self._names)
         if not tells:
             return False
@@ -292,7 +318,11 @@ def _name_in(mapping: Any) -> str | None:
 
 
 def escape_surrogates(text: str) -> str:
-    """Return a plain ``str`` that can be written as UTF-8: lone surrogates are escaped."""
+    """Return a plain ``str`` that can be written as UTF-8: lone surrogates are escaped.
+
+    >>> print(escape_surrogates("name \\udce4"))
+    name \\udce4
+    """
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -302,7 +332,11 @@ def _cost(text: str) -> int:
 
 
 def _fitting(text: str, room: float) -> str:
-    """Return as much of the beginning as fits."""
+    """Return as much of the beginning as fits into that many bytes of JSON.
+
+    >>> _fitting("abcdef", 6), _fitting("\\n\\n\\n", 6)
+    ('abcd', '\\n\\n')
+    """
     text = text[: int(room)]
     while text and (cost := _cost(text)) > room:
         text = text[: min(len(text) - 1, int(len(text) * room / cost))]

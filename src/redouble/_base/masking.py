@@ -1,7 +1,13 @@
 """Mask secrets in text: values after the name of a secret, and tokens that are known by their shape.
 
-`table_secrets` has the names, shapes and notations; the same rule for names serves the keys of a payload. No
-pattern backtracks, so the time is linear in the length of the text.
+`masked_text` is for messages, tracebacks and log lines; `json_safe` uses `strength` and `hides` for the keys
+and values of a payload. `table_secrets` has the names, shapes and notations.
+
+- A name tells `NOTHING`, `WEAK` (its value is a secret if it looks random) or `STRONG`. It is split into
+  words, so ``dbPassword`` and ``db-password`` tell the same.
+- A value is masked unless it is a placeholder, a state such as ``expired``, or the next word of a sentence.
+- Every failing call passes through here. A text without a trace of a secret is returned after one search.
+- No pattern backtracks, so the time is linear in the length of the text. Patterns are compiled on first use.
 """
 
 from __future__ import annotations
@@ -56,7 +62,13 @@ def strength(name: str, more: Folded = ()) -> int:
 
 @lru_cache(500)
 def _strength(name: str) -> int:
-    """Return what the words of a name say of its value, the last word first."""
+    """Return what the words of a name say of its value, the last word first.
+
+    A last word such as ``type`` or ``expiry`` makes the name say something about a secret instead.
+
+    >>> _strength("accessToken"), _strength("token_type"), _strength("sort_key"), _strength("key")
+    (2, 0, 0, 1)
+    """
     words = [word.lower() for word in pattern("parts").findall(name)]
     folded = fold(name)
     for place in range(len(words) - 1, -1, -1):
@@ -72,7 +84,14 @@ def _strength(name: str) -> int:
 
 
 def hides(name: str, value: str, tells: int, *, quoted: bool = True) -> bool:
-    """Return whether a text is masked under a name of this strength."""
+    """Return whether a text is masked under a name of this strength.
+
+    ``quoted`` says that the text stands in quotes, or is a value by itself: it is whole then. Without quotes
+    it is one word of a message, which may be the next word of a sentence.
+
+    >>> hides("password", "hunter2", STRONG), hides("password", "expired", STRONG)
+    (True, False)
+    """
     bare = value if quoted else value.rstrip(".,;:!?)]}>\"'`")
     if tells == WEAK:
         return looks_random(bare)
@@ -92,7 +111,11 @@ def hides(name: str, value: str, tells: int, *, quoted: bool = True) -> bool:
 
 
 def looks_random(text: str) -> bool:
-    """Return whether a text looks like a key and not like a word, a path, a date or a UUID."""
+    """Return whether a text looks like a key and not like a word, a path, a date or a UUID.
+
+    >>> looks_random("x7Kq9Lm2Zp4Rt8Vw"), looks_random("customer-account-2024")
+    (True, False)
+    """
     if len(text) < 16 or not pattern("keylike").fullmatch(text) or pattern("uuid").fullmatch(text):
         return False
     # Of random letters and digits every second or third differs in kind from the one before it.
@@ -140,7 +163,7 @@ def _holds(text: str, traces: Iterable[str]) -> bool:
 
 
 def _mask_group(found: Match[str]) -> str:
-    """Mask the group ``secret`` of a match, within its quotes."""
+    """Return the text of a match with its group ``secret`` masked, within its quotes."""
     start, end = found.start("secret") - found.start(), found.end("secret") - found.start()
     quote = found["secret"][:1] if found["secret"][:1] in ("'", '"') else ""
     return f"{found[0][:start]}{quote}{MASK}{quote}{found[0][end:]}"
@@ -171,7 +194,10 @@ def _mask_said(found: Match[str]) -> str:
 
 
 def _mask_named(text: str, more: Folded) -> str:
-    """Mask values after the name of a secret and something like ``=``."""
+    """Mask values after the name of a secret and something like ``=``.
+
+    Goes through the text from name to name; ``kept`` holds the pieces between the values that are masked.
+    """
     named = pattern("named")
     kept: list[str] = []
     done = here = 0
@@ -202,7 +228,10 @@ def _tells_with_word_before(text: str, name: str, start: int, tells: int) -> int
 
 
 def _value(text: str, start: int, name: str, found: str, tells: int) -> tuple[int, str, str]:
-    """Return where the value that starts here ends, and its quotes; ``start`` if it is not masked."""
+    """Return where the value that starts here ends, and its quotes; ``start`` if it is not masked.
+
+    A value is quoted, in brackets, or ends where the pattern for its kind does (`_kind_of_value`).
+    """
     nothing = start, "", ""
     if pattern("masked").match(text, start):
         return nothing
@@ -243,7 +272,10 @@ def _kind_of_value(text: str, start: int, name: str, found: str, tells: int) -> 
 
 
 def _closing_bracket(text: str, start: int) -> int:
-    """Return the position after the bracket that closes the one here, or the end."""
+    """Return the position after the bracket that closes the one here, or the end.
+
+    Brackets in quotes do not count.
+    """
     depth = 0
     for found in pattern("bracket").finditer(text, start):
         if found.group() in ("(", "[", "{"):

@@ -1,4 +1,10 @@
-"""`Record`: the base class of immutable values, without the import cost of dataclasses."""
+"""`Record`: the base class of immutable values, without the import cost of dataclasses.
+
+A subclass declares its fields as annotations, and gets ``__init__``, ``__eq__``, ``__hash__``, ``__repr__``
+and pickling. Fields may hold what dataclasses have trouble with: a ``functools.partial`` compares by its
+parts, a read-only mapping pickles, and a value that cannot be compared makes two records different, not an
+error.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +162,10 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _hash(value: Any) -> int:
-    """Hash a value so that equal ones hash alike: a partial by its function, a mapping by its keys."""
+    """Hash a value so that equal ones hash alike: a partial by its function, a mapping by its keys.
+
+    Both hold values that may not hash, such as lists.
+    """
     if type(value) is partial:
         return hash(value.func)
     return hash(frozenset(plain) if type(plain := _plain(value)) is _Shut else value)
@@ -167,11 +176,13 @@ class _Shut(dict[str, object]):
 
 
 def _plain(value: Any) -> Any:
+    """Return a read-only mapping as one that pickles and prints; other values as they are."""
     mapping: Any = value
     return _Shut(mapping) if type(value) is MappingProxyType else value
 
 
 def _rebuild(cls: type[Record], values: tuple[Any, ...]) -> Record:
+    """Make a record from its pickled values. Its checks ran when it was first made, and do not run again."""
     record = cls.__new__(cls)
     for field, value in zip(cls._fields, values, strict=True):
         assign(record, field, MappingProxyType(dict(value)) if type(value) is _Shut else value)

@@ -147,7 +147,10 @@ class SQLiteFile:
     def _retry_while_busy(
         self, work: Callable[..., T], args: tuple[Any, ...], begin: str | None, until: float
     ) -> T:
-        """Try a transaction until the file is not locked, with a short sleep between two tries."""
+        """Try a transaction until the file is not locked, with a short sleep between two tries.
+
+        SQLite's own waiting is not used: it would hold the lock that a fork waits for.
+        """
         pause, left = _FIRST_PAUSE, until - real_now()
         while True:
             [_] = map(self._lock.acquire, (True,))  # by unpacking, as above
@@ -164,7 +167,11 @@ class SQLiteFile:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _run(self, work: Callable[..., T], args: tuple[Any, ...], begin: str | None) -> T:
-        """Try a transaction once."""
+        """Try a transaction once: return what ``work`` returns, after a commit.
+
+        Any error, an interrupt too, closes the connection, which rolls back. If the file was moved or deleted
+        meanwhile, raises `BlockingIOError`, so that the transaction is tried again on the file that is there.
+        """
         try:
             connection = self._connected()
             if begin is None:
@@ -361,7 +368,10 @@ def layout_of(connection: Connection, path: str, application: int, newest: int, 
 
 
 def migrate(connection: Connection, path: str, application: int, steps: Steps, content: str) -> None:
-    """Create the tables, or bring them up to date. Runs in a transaction that writes."""
+    """Create the tables, or bring them up to date. Runs in a transaction that writes.
+
+    ``application`` marks the file as ours, ``content`` says in errors what such a file holds.
+    """
     layout = layout_of(connection, path, application, len(steps), content)
     if layout == len(steps):
         return
@@ -376,7 +386,11 @@ def migrate(connection: Connection, path: str, application: int, steps: Steps, c
 
 
 def is_busy(error: object) -> bool:
-    """Return whether an error means that the file is locked, so that another try may help."""
+    """Return whether an error means that the file is locked, so that another try may help.
+
+    >>> is_busy(BlockingIOError()), is_busy(OSError())
+    (True, False)
+    """
     return isinstance(error, BlockingIOError) or error_code(error).startswith(
         ("SQLITE_BUSY", "SQLITE_LOCKED")
     )

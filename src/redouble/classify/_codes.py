@@ -37,7 +37,11 @@ def _said(texts: tuple[tuple[str, Meaning], ...], found: str, what: str) -> tupl
 
 
 def _looked_up(known: Mapping[Any, Meaning], code: int | str | None, what: str) -> Answer:
-    """Return the meaning of a code that a table has, and the code in words."""
+    """Return the meaning of a code that a table has, and the code in words; None for other codes.
+
+    >>> _looked_up(table.MYSQL, 1213, "MySQL error")[1]
+    'MySQL error 1213'
+    """
     meaning = None if code is None else known.get(code)
     return None if meaning is None else (meaning, f"{what} {code}")
 
@@ -66,7 +70,10 @@ def _tls(exc: BaseException) -> Answer:
 
 
 def _name_resolution(exc: BaseException) -> Answer:
-    """Read the number of ``gaierror`` or ``herror``, which have number spaces of their own."""
+    """Read the number of ``gaierror`` or ``herror``, which have number spaces of their own.
+
+    The numbers of ``EAI_AGAIN`` and its neighbours differ by platform, so they are looked up in ``socket``.
+    """
     number = whole(get(exc, "errno"))
     if is_named(exc, "herror"):
         meaning = t.CONNECTION if number == t.DNS_TRY_AGAIN else t.NO_SUCH_NAME
@@ -97,7 +104,10 @@ def _aiosmtplib(exc: BaseException) -> Answer:
 
 
 def _smtp_replies(exc: BaseException, codes: list[int | None]) -> Answer:
-    """Return the meaning of the worst reply: 5yz is permanent, 4yz is transient (RFC 5321 4.2.1)."""
+    """Return the meaning of the worst reply: 5yz is permanent, 4yz is transient (RFC 5321 4.2.1).
+
+    None if no reply is an error. A mail to several recipients is repeated as a whole, so the worst decides.
+    """
     worst = max([code for code in codes if code is not None and 400 <= code <= 599], default=None)
     if worst is None:
         return None
@@ -112,7 +122,10 @@ def _smtp_replies(exc: BaseException, codes: list[int | None]) -> Answer:
 
 
 def _curl(exc: BaseException) -> Answer:
-    """Read libcurl's code: an attribute of curl_cffi, the first argument of pycurl."""
+    """Read libcurl's code: an attribute of curl_cffi, the first argument of pycurl.
+
+    Code 28 is any timeout; the text tells whether the connection had come about.
+    """
     code = whole(get(exc, "code"))
     if code is None:  # pycurl
         code = whole(_first(exc))
@@ -184,7 +197,10 @@ def _ldap(exc: BaseException) -> Answer:
 
 
 def _kafka(exc: BaseException) -> Answer:
-    """Read ``retriable`` of kafka-python and aiokafka: a True is reliable."""
+    """Read ``retriable`` of kafka-python and aiokafka: a True is reliable.
+
+    A False is the default of their base class, and says nothing.
+    """
     if get(exc, "retriable") is not True:
         return None
     return t.UNAVAILABLE, f"{type(exc).__name__} with retriable=True"
@@ -206,7 +222,10 @@ def _librdkafka(exc: BaseException) -> Answer:
 
 
 def _grpc(exc: BaseException) -> Answer:
-    """Read the status of grpcio, and a delay or a refusal in its trailing metadata."""
+    """Read the status of grpcio, and a delay or a refusal in its trailing metadata.
+
+    Pushback (gRFC A6) comes before RetryInfo. Pushback that is negative or unreadable says not to retry.
+    """
     found = _grpc_meaning(get(call(exc, "code"), "name"), call(exc, "details"))
     if found is None:
         return None
@@ -226,7 +245,7 @@ def _grpc(exc: BaseException) -> Answer:
 
 
 def _metadata(exc: BaseException) -> list[tuple[str | None, Any]]:
-    """Return names and values of the trailing metadata."""
+    """Return names and values of the trailing metadata; none where there are none, or reading them raises."""
     try:
         return [(text(key), value) for key, value in islice(call(exc, "trailing_metadata"), _MOST_METADATA)]
     except Exception:  # noqa: BLE001 - None, or foreign code
@@ -234,7 +253,11 @@ def _metadata(exc: BaseException) -> list[tuple[str | None, Any]]:
 
 
 def _grpc_meaning(status: object, details: object) -> tuple[Meaning, str] | None:
-    """Return the meaning of the name of a gRPC status; its details may show that nothing was sent."""
+    """Return the meaning of the name of a gRPC status; its details may show that nothing was sent.
+
+    >>> _grpc_meaning("UNAVAILABLE", "failed to connect to all addresses")[1]
+    'gRPC UNAVAILABLE: failed to connect to all addresses'
+    """
     name = text(status) or ""
     if name not in table.GRPC:
         return None
@@ -248,7 +271,10 @@ def _grpclib(exc: BaseException) -> Answer:
 
 
 def grpc_enum(exc: BaseException) -> Answer:
-    """Read a gRPC status on an exception of any package: a member of an enumeration with gRPC's names."""
+    """Read a gRPC status on an exception of any package: a member of an enumeration with gRPC's names.
+
+    Clients that are generated or written by hand keep ``grpc.StatusCode``, or a copy of it, on their errors.
+    """
     for attribute in ("code", "status", "status_code"):
         found = get(exc, attribute)
         members = get(type(found), "_member_map_") if isinstance(found, Enum) else None
@@ -258,7 +284,10 @@ def grpc_enum(exc: BaseException) -> Answer:
 
 
 def _google(exc: BaseException) -> Answer:
-    """Read the gRPC status of Google's clients, and the RetryInfo that they have decoded."""
+    """Read the gRPC status of Google's clients, and the RetryInfo that they have decoded.
+
+    Without a gRPC status, as for services that speak REST, the HTTP status decides.
+    """
     found = _grpc_meaning(get(get(exc, "grpc_status_code"), "name"), get(exc, "message"))
     if found is None:
         return None
@@ -280,7 +309,11 @@ def _google_reason(exc: BaseException) -> Answer:
 
 
 def aws(response: object) -> Answer:
-    """Read the code in a response of botocore: AWS sends throttling as HTTP 400."""
+    """Read the code in a response of botocore: AWS sends throttling as HTTP 400.
+
+    >>> aws({"Error": {"Code": "SlowDown"}})[1]
+    'AWS SlowDown'
+    """
     return _looked_up(table.AWS, text(item(item(response, "Error"), "Code")), "AWS")
 
 
@@ -339,14 +372,21 @@ def retry_info(status: bytes) -> float | None:
 
 
 def seconds(whole: object, nanos: object) -> float | None:
-    """Return a Duration as seconds; None if it is negative, absurd or not a Duration."""
+    """Return a Duration as seconds; None if it is negative, absurd or not a Duration.
+
+    >>> seconds(1, 500_000_000), seconds(-1, 0), seconds("1", 0)
+    (1.5, None, None)
+    """
     if type(whole) is not int or type(nanos) is not int or not (0 <= whole < 2**40 and 0 <= nanos < 10**9):
         return None
     return whole + nanos / 1e9
 
 
 def _fields(message: Any) -> Iterator[tuple[int, Any]]:
-    """Yield number and value of the fields of a message; raise ValueError if it is cut short."""
+    """Yield number and value of the fields of a message; raise ValueError if it is cut short.
+
+    Varints are yielded as numbers, all other types as bytes. At most 16 fields are read.
+    """
     position = 0
     for _ in range(_MOST_FIELDS):
         if position >= len(message):
@@ -386,14 +426,21 @@ _NEVER_REACHED = t.wrapping(t.CONNECTION)
 
 
 def sqlstate(exc: BaseException) -> Answer:
-    """Read the SQLSTATE that an exception of any package carries."""
+    """Read the SQLSTATE that an exception of any package carries, as ``sqlstate`` or ``pgcode``.
+
+    psycopg and asyncpg have the first, psycopg2 the second.
+    """
     if has_none_of(exc, t.SQLSTATE_ATTRIBUTES):
         return None
     return _sqlstate(get(exc, "sqlstate")) or _sqlstate(get(exc, "pgcode"))
 
 
 def _sqlstate(value: object) -> Answer:
-    """Return the meaning of a value if it is an SQLSTATE: five digits and capitals."""
+    """Return the meaning of a value if it is an SQLSTATE: five digits and capitals.
+
+    >>> _sqlstate("40P01")[1], _sqlstate("HY000"), _sqlstate("busy")
+    ('SQLSTATE 40P01 deadlock', None, None)
+    """
     code = text(value) or ""
     plain = len(code) == 5 and code.isascii() and code.isalnum() and code == code.upper()
     if not plain or code == table.SQLSTATE_SAYS_NOTHING:
@@ -463,7 +510,7 @@ def _oracle(exc: BaseException) -> Answer:
 
 
 def _redis_reply(exc: BaseException) -> Answer:
-    """Read the first word of an error reply."""
+    """Read the first word of an error reply, as in ``LOADING Redis is loading the dataset in memory``."""
     return _looked_up(table.REDIS, message(exc).split(" ", 1)[0], "Redis")
 
 
@@ -476,7 +523,7 @@ def _redis_connection(exc: BaseException) -> Answer:
 
 
 def _mongodb(exc: BaseException) -> Answer:
-    """Read the labels of MongoDB, then its code."""
+    """Read the labels of MongoDB, then its code: the server itself labels what may be retried."""
     for labels, meaning in table.MONGODB_LABELS:
         if all(call(exc, "has_error_label", label) is True for label in labels.split()):
             return meaning, f"MongoDB {labels}"

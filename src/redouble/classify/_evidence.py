@@ -1,7 +1,17 @@
 """Read the evidence on one exception or HTTP status, in the order in which it counts.
 
-Each question is a function that returns a verdict, or None to pass on to the next one. ``QUESTIONS`` is the
-order. `Judge` looks into groups and wrappers where no question has an answer.
+Each question is a function that takes the `Evidence` and returns a verdict, or None to pass on to the next
+one. ``QUESTIONS`` is the order, and `first_answer` asks them:
+
+1. Is it an error of redouble? Then there was a decision already.
+2. Does it carry a code: of its package, an SQLSTATE, a gRPC status? Codes are more exact than statuses.
+3. Does it report an HTTP status that is a failure? Headers may change what the status means.
+4. Is its class in the table?
+5. Does it say itself that it may be retried?
+6. Does the operating system's class or number decide?
+
+`Judge` looks into groups and wrappers where no question has an answer. The end of this file has the doubts:
+what rules out weak evidence, which is what a library made of a failure rather than the failure itself.
 """
 
 from __future__ import annotations
@@ -136,7 +146,10 @@ class Evidence:
             self.hint = self.delay if found is None else found
 
     def verdict(self, meaning: Meaning, reason: str) -> Verdict:
-        """Return the verdict of a meaning, with the status and the hint of this exception."""
+        """Return the verdict of a meaning, with the status and the hint of this exception.
+
+        ``reason`` names the evidence in a few words; `explain` and events show it.
+        """
         return Verdict(meaning.retryable, meaning.cause, self.status, self.hint, reason, meaning.unprocessed)
 
 
@@ -153,7 +166,10 @@ def _own(evidence: Evidence) -> Verdict | None:
 
 
 def _code(evidence: Evidence) -> Verdict | None:
-    """Does it carry a code of its package, or an SQLSTATE?"""
+    """Does it carry a code of its package, or an SQLSTATE?
+
+    A code of a wrapper is not an answer yet: it becomes the meaning that counts if nothing is found inside.
+    """
     answer = None
     for read in evidence.info.readers:
         answer = read(evidence.exc)
@@ -175,7 +191,13 @@ def _code(evidence: Evidence) -> Verdict | None:
 
 
 def _status(evidence: Evidence) -> Verdict | None:
-    """Does it report an HTTP status that is a failure?"""
+    """Does it report an HTTP status that is a failure?
+
+    - A status that a client library made up, for an answer it could not read, does not count.
+    - A 429 for a limit that no wait lifts, such as an unpaid bill, is not retried.
+    - A 400 or 403 counts as a rate limit if its text or code says so.
+    - A 5xx without headers is doubted: some libraries report a 500 for any error that they caught.
+    """
     status, headers, exc = evidence.status, evidence.headers, evidence.exc
     if status is None or (status < 400 and status not in evidence.statuses):
         return None
@@ -206,7 +228,11 @@ def _status(evidence: Evidence) -> Verdict | None:
 
 
 def _throttled(evidence: Evidence) -> str | None:
-    """Return the words by which a response with an ambiguous status means a rate limit."""
+    """Return the words by which a response with an ambiguous status means a rate limit; or None.
+
+    They are looked for in the name of the class, in the attributes that usually hold a code or a message, in
+    the same entries of the body and of the error in it, and in the arguments of the exception.
+    """
     name = evidence.info.word
     if name is not None and name[1].cause in (Cause.rate_limited, Cause.unavailable):
         return name[0]
@@ -225,7 +251,10 @@ def _throttled(evidence: Evidence) -> str | None:
 
 
 def _class(evidence: Evidence) -> Verdict | None:
-    """Is its class in the table?"""
+    """Is its class in the table?
+
+    A line for a base class is weaker than the explicit cause of the exception, and than its own name.
+    """
     meaning, info = evidence.meaning, evidence.info
     if meaning is None or meaning.inside:
         return None
@@ -235,7 +264,10 @@ def _class(evidence: Evidence) -> Verdict | None:
 
 
 def _claim(evidence: Evidence) -> Verdict | None:
-    """Does it say itself that it may be retried?"""
+    """Does it say itself that it may be retried: with a delay, or with ``retryable = True`` and the like?
+
+    A claim is ruled out by a text about credentials, permissions or certificates.
+    """
     if evidence.delay is not None:
         reason = f"{evidence.name} that asks to wait {evidence.delay:g} s"
         return evidence.verdict(t.RATE_LIMITED_NOT_SENT, reason)
@@ -250,7 +282,11 @@ def _claim(evidence: Evidence) -> Verdict | None:
 
 
 def _system(evidence: Evidence) -> Verdict | None:
-    """Does the operating system's class or number decide?"""
+    """Does the operating system's class or number decide?
+
+    The class comes first, since Python chooses it by the number and it often comes without one. Some clients
+    raise an ``OSError(404, "Not Found")``: there the number is a status.
+    """
     exc, info = evidence.exc, evidence.info
     if evidence.meaning is not None:
         return None
@@ -286,7 +322,11 @@ def _errno_of_others(evidence: Evidence) -> Verdict | None:
 
 
 def _every_address(evidence: Evidence) -> Verdict | None:
-    """Judge asyncio's error for a host all of whose addresses failed: one transient errno is enough."""
+    """Judge asyncio's error for a host all of whose addresses failed: one transient errno is enough.
+
+    The error has no errno of its own, and its text has those of the addresses:
+    ``Multiple exceptions: [Errno 111] ..., [Errno 101] ...``.
+    """
     said = (*texts(evidence.exc), "")[0]
     if not said.startswith(t.ALL_ADDRESSES_FAILED):
         return None
@@ -312,7 +352,10 @@ QUESTIONS: tuple[tuple[str, Callable[[Evidence], Verdict | None]], ...] = (
 
 
 def first_answer(evidence: Evidence) -> Verdict | None:
-    """Return the verdict of the first question that has one."""
+    """Return the verdict of the first question that has one, and note which; None if none of them has.
+
+    Most exceptions carry nothing at all, which `ClassInfo` knows of the class: no question is asked then.
+    """
     if evidence.info.mute and evidence.empty and evidence.bare:
         return None
     for name, question in QUESTIONS:
@@ -329,7 +372,14 @@ def first_answer(evidence: Evidence) -> Verdict | None:
 def http_verdict(
     status: int, told: Mapping[str, str], hint: float | None, own: float | None, statuses: frozenset[int]
 ) -> Verdict:
-    """Judge a status with its headers; ``own`` is a delay that the exception itself has."""
+    """Judge a status with its headers of interest, ``told``.
+
+    ``hint`` is the wait that the response asks for, ``own`` a delay that the exception itself has. The
+    server's own answer (``x-should-retry``) outranks the table of statuses.
+
+    >>> http_verdict(503, {"retry-after": "7"}, 7.0, None, t.RETRYABLE_STATUSES).reason
+    'HTTP 503 with Retry-After: 7'
+    """
     # A 403 needs more than a reset header, which is sent with every response.
     hinted = hint is not None if status != 403 else own is not None or shows_limit(told)
     said = should_retry(told) if told else None
@@ -350,7 +400,11 @@ def _bare_verdict(status: int, statuses: frozenset[int]) -> Verdict:
 def _meaning_of(
     status: int, hinted: bool, said: bool | None, statuses: frozenset[int]
 ) -> tuple[bool, Cause, bool]:
-    """Return whether a status is retryable, its cause, and whether it is unprocessed; computed once."""
+    """Return whether a status is retryable, its cause, and whether it is unprocessed; computed once.
+
+    ``hinted``: the server asks for a wait. ``said``: its own answer whether to retry, None if it gave none.
+    A 5xx that no table has counts as 500, as RFC 9110 (15) says.
+    """
     retryable = said
     if retryable is None:
         as_500 = status >= 500 and status not in t.STATUS_CAUSES and 500 in statuses
@@ -363,7 +417,11 @@ def _meaning_of(
 
 
 def cause_of(status: int) -> Cause:
-    """Return why a server sends an HTTP status."""
+    """Return why a server sends an HTTP status.
+
+    >>> cause_of(503), cause_of(499), cause_of(599)
+    (<Cause.unavailable: 'unavailable'>, <Cause.permanent: 'permanent'>, <Cause.timeout: 'timeout'>)
+    """
     found = t.STATUS_CAUSES.get(status)
     if found is not None:
         return found
@@ -371,7 +429,11 @@ def cause_of(status: int) -> Cause:
 
 
 def http_reason(status: int, told: Mapping[str, str], hint: float | None, said: bool | None) -> str:
-    """Return the evidence in words: the status, the delay, and the server's own answer."""
+    """Return the evidence in words: the status, the delay, and the server's own answer.
+
+    >>> http_reason(429, {"x-ratelimit-reset-after": "3"}, 3.0, False)
+    'HTTP 429 with a delay of 3, which the server says not to retry'
+    """
     reason = f"HTTP {status}"
     if hint is not None:
         given = "Retry-After:" if "retry-after" in told else "a delay of"
@@ -397,7 +459,14 @@ LIMITS = frozenset({"code", "body", *_LIMITS})
 
 
 def doubt(exc: BaseException) -> tuple[str, Meaning] | None:
-    """Return what rules weak evidence out, in words that a class name follows, and its meaning; or None."""
+    """Return what rules weak evidence out, in words that a class name follows, and its meaning; or None.
+
+    Reasons are a limit that no wait lifts, a bad certificate, and words about credentials or permissions in a
+    text of the error. Only whole words count: a path such as ``/auth/token`` is not a reason.
+
+    >>> doubt(Exception("wrong password"))[0]
+    '"password" in the text of'
+    """
     limit = hopeless(exc)
     if limit is not None:
         return f"{limit} in", t.PERMANENT
@@ -425,7 +494,13 @@ def untrusted(exc: BaseException) -> tuple[str, Meaning] | None:
 
 
 def worded_code(exc: BaseException) -> tuple[str, Meaning] | None:
-    """Return the code in words that an error or its body carries, and its meaning, if it is transient."""
+    """Return the code in words that an error or its body carries, and its meaning, if it is transient.
+
+    >>> error = Exception()
+    >>> error.body = {"error": {"code": "rate_limit_exceeded"}}
+    >>> worded_code(error)[0]
+    'rate_limit_exceeded'
+    """
     body = get(exc, "body")
     for part in [*[get(exc, name) for name in _CODES], *[item(body, name) for name in _CODES]]:
         for found in (part, item(part, "code")):
@@ -437,7 +512,13 @@ def worded_code(exc: BaseException) -> tuple[str, Meaning] | None:
 
 
 def hopeless(exc: BaseException) -> str | None:
-    """Return the vendor's code for a limit that no wait lifts, if the error carries one."""
+    """Return the vendor's code for a limit that no wait lifts, if the error carries one.
+
+    >>> error = Exception()
+    >>> error.code = "insufficient_quota"
+    >>> hopeless(error)
+    'insufficient_quota'
+    """
     body = get(exc, "body")
     # Where there is a status, as with aiohttp, .code warns when it is read.
     own = _LIMITS if whole(get(exc, "status")) is not None else ("code", *_LIMITS)
@@ -452,5 +533,9 @@ def hopeless(exc: BaseException) -> str | None:
 
 
 def _squeezed(code: str) -> str:
-    """Return a code without separators: rate_limited and Rate-Limited are the same."""
+    """Return a code without separators: rate_limited and Rate-Limited are the same.
+
+    >>> _squeezed("Rate-Limit_Exceeded")
+    'ratelimitexceeded'
+    """
     return code[:_LONGEST_CODE].lower().replace("_", "").replace("-", "").replace(" ", "")

@@ -127,7 +127,10 @@ class Judge:
         return found
 
     def _group(self, exc: BaseException, depth: int) -> Verdict:
-        """Judge all errors of a group; the first that is not retryable decides."""
+        """Judge all errors of a group; the first that is not retryable decides.
+
+        The hint is the largest of all, and the group is unprocessed only if all of its errors are.
+        """
         members = leaves(exc)
         self._tell(type(exc).__name__, depth, "a group of {}, retryable if all of them are", len(members))
         verdicts: list[Verdict] = []
@@ -143,7 +146,11 @@ class Judge:
         return Verdict(decisive.retryable, decisive.cause, status, wait, reason, unprocessed)
 
     def _inside(self, evidence: Evidence, depth: int) -> Verdict | None:
-        """Return the verdict on an error that this one wraps; None if none of them says anything."""
+        """Return the verdict on an error that this one wraps; None if none of them says anything.
+
+        Status and hint come from the wrapper where the inner error has none. The search ends after 8 layers,
+        and after 64 errors in all, so that a hostile chain costs a bounded time.
+        """
         if depth >= _DEEPEST:
             return None
         exc, meaning = evidence.exc, evidence.meaning
@@ -166,7 +173,11 @@ class Judge:
         return None
 
     def _outside(self, evidence: Evidence, depth: int) -> Verdict:
-        """Return the verdict by weak evidence: a base class, a code in words, a class name, a text."""
+        """Return the verdict by weak evidence: a base class, a code in words, a class name, a text.
+
+        Comes last, when neither the exception nor an error inside it has decided. Each kind of weak evidence
+        may be ruled out by `doubt`, and then the reason for that is the verdict.
+        """
         name, info = evidence.name, evidence.info
         weak = _weak_evidence(evidence)
         where, word, meaning = weak or ("class", "", evidence.meaning)
@@ -192,7 +203,7 @@ class Judge:
         return Verdict(False, Cause.unknown, evidence.status, evidence.hint, f"{name}: {_NOTHING.reason}")
 
     def _tell(self, name: str, depth: int, line: str, *values: object) -> None:
-        """Add a line to the trace, if there is one."""
+        """Add a line to the trace, if there is one: indented by depth, with the values in ``{}``."""
         if self.trace is not None:
             self.trace.append(f"{'  ' * depth}{name}: {line.format(*values)}")
 
@@ -201,7 +212,10 @@ _PREFIX = {"name": "last word: ", "code": ""}
 
 
 def _answered(evidence: Evidence, found: Verdict | None) -> str:
-    """Return which question decided, and which had no answer before it, for ``explain``."""
+    """Return which question decided, and which had no answer before it, for ``explain``.
+
+    As in ``class decides (httpx.ReadTimeout); no own error, code, HTTP status``.
+    """
     info = evidence.info
     if found is None:
         kept = "is a wrapper" if info.meaning is not None and info.meaning.inside else "is a base class"
@@ -214,7 +228,10 @@ def _answered(evidence: Evidence, found: Verdict | None) -> str:
 
 
 def _weak_evidence(evidence: Evidence) -> tuple[str, str, Meaning] | None:
-    """Return the code in words or the last word of the class name, with its meaning; or None."""
+    """Return the code in words or the last word of the class name, with its meaning; or None.
+
+    The first item says which: "code" or "name". An exception that says ``retryable = False`` has neither.
+    """
     info = evidence.info
     if evidence.meaning not in (None, PERMANENT) or not (info.installed or info.word):
         return None
@@ -229,7 +246,10 @@ def _weak_evidence(evidence: Evidence) -> tuple[str, str, Meaning] | None:
 
 
 def _doubted(evidence: Evidence, meaning: Meaning | None) -> tuple[str, Meaning] | None:
-    """Return what rules out a meaning that would be retried, in words, and the meaning to use instead."""
+    """Return what rules out a meaning that would be retried, in words, and the meaning to use instead.
+
+    None if nothing does. A meaning from the table of classes is ruled out only by a bad certificate.
+    """
     if meaning is None or not meaning.retryable:
         return None
     if meaning is not evidence.meaning or (meaning is evidence.info.vague and evidence.info.installed):
@@ -238,7 +258,10 @@ def _doubted(evidence: Evidence, meaning: Meaning | None) -> tuple[str, Meaning]
 
 
 def _transient_text(evidence: Evidence) -> tuple[str, Cause] | None:
-    """Return the words in the text of an installed package's error that name a transient failure; or None."""
+    """Return the words in the text of an installed package's error that name a transient failure; or None.
+
+    A status in the text, as in "HTTP error 503", comes before words such as "connection refused".
+    """
     if not evidence.info.installed or evidence.status is not None:
         return None
     lower = "\n".join(texts(evidence.exc)).lower()
@@ -314,7 +337,11 @@ _known: dict[int, tuple[ref[type], ClassInfo]] = {}
 
 
 def class_info(cls: type) -> ClassInfo:
-    """Return what is known about a class. Holds no class alive."""
+    """Return what is known about a class, made when it is first asked for. Holds no class alive.
+
+    >>> class_info(TimeoutError).builtin.cause, class_info(StopIteration).control
+    (<Cause.timeout: 'timeout'>, True)
+    """
     known = _known.get(id(cls))
     if known is not None and known[0]() is cls:
         return known[1]
@@ -326,7 +353,14 @@ def class_info(cls: type) -> ClassInfo:
 
 
 def place(cls: type) -> tuple[str, str, str] | None:
-    """Return module, package and qualified name of a class; None for builtins."""
+    """Return module, package and qualified name of a class; None for builtins.
+
+    The package of a fork or of a C module is that of the original, as in ``ALIASES``.
+
+    >>> import socket
+    >>> place(socket.gaierror), place(OSError)
+    (('socket', 'socket', 'gaierror'), None)
+    """
     module: object = cls.__module__
     if type(module) is not str or module == "builtins":
         return None
@@ -335,7 +369,11 @@ def place(cls: type) -> tuple[str, str, str] | None:
 
 
 def _looked_up(names: list[tuple[str, str]]) -> tuple[str, Meaning | None, tuple[Reader, ...]]:
-    """Return the line and the meaning of a class or its nearest base, and the code readers down to there."""
+    """Return the line and the meaning of a class or its nearest base, and the code readers down to there.
+
+    ``names`` are packages and names of the class and its bases, most derived first. A reader that belongs to
+    a class behind the one that has a line is not asked: that line is more exact.
+    """
     packages = dict.fromkeys([package for package, _ in names])
     readers = [READERS[package] for package in packages if package in READERS]
     for package, name in names:
@@ -370,14 +408,22 @@ def _named(cls: type, rule: str) -> tuple[Named | None, Named | None]:
 
 
 def _speaks_http(cls: type) -> bool:
-    """Return whether a number from 400 to 599 in ``code`` is a status, by the name of the class."""
+    """Return whether a number from 400 to 599 in ``code`` is a status, by the name of the class.
+
+    ``ApiError`` and ``HTTPException`` speak HTTP. ``SmtpResponseError`` and ``ExitStatusError`` have codes of
+    another kind.
+    """
     module, package, qualname = place(cls) or ("", "", "")
     other = f"{module} {package} {qualname}".lower()
     return any(word in qualname for word in t.HTTP_NAMES) and not any(word in other for word in t.OTHER_CODES)
 
 
 def last_word(name: str) -> Named | None:
-    """Return the last word of a class name and its meaning; None where the tables do not have it."""
+    """Return the last word of a class name and its meaning; None where the tables do not have it.
+
+    >>> last_word("BrokerTimeoutError")[0], last_word("ThrottledOperation")[0], last_word("ParseError")
+    ('timeout', 'throttled', None)
+    """
     word = name.lower().replace("_", "")
     while ending := next((ending for ending in tables.ENDINGS if word.endswith(ending)), ""):
         word = word.removesuffix(ending)
@@ -389,7 +435,11 @@ def last_word(name: str) -> Named | None:
 
 
 def veto(name: str) -> Named | None:
-    """Return the first word in a class name that means a permanent failure, and its meaning; or None."""
+    """Return the first word in a class name that means a permanent failure, and its meaning; or None.
+
+    >>> veto("InvalidTokenError")[0], veto("ReadTimeout")
+    ('invalid', None)
+    """
     words = f" {_words(name)}"
     for meaning, vetoes in tables.VETOES.items():
         for word in vetoes:
@@ -399,7 +449,11 @@ def veto(name: str) -> Named | None:
 
 
 def _words(name: str) -> str:
-    """Return the words of a name in lower case, as in "http not found" for HTTPNotFound."""
+    """Return the words of a name in lower case.
+
+    >>> _words("HTTPNotFound"), _words("read_timeout")
+    ('http not found', 'read timeout')
+    """
     spaced = ""
     for before, letter, after in zip(f" {name}", name, f"{name[1:]} ", strict=False):
         starts = letter.isupper() and (not before.isupper() or after.islower())
@@ -408,7 +462,10 @@ def _words(name: str) -> str:
 
 
 def is_installed(module: str) -> bool:
-    """Return whether the file of a module is below a directory that packages are installed into."""
+    """Return whether the file of a module is below a directory that packages are installed into.
+
+    Names of classes in the user's own code say too little: their author can mark them with ``retryable``.
+    """
     try:
         file = getattr(sys.modules.get(module), "__file__", None)
     except Exception:  # noqa: BLE001 - anything may stand in sys.modules, and a module name may be anything

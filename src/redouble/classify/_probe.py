@@ -49,7 +49,10 @@ def get(thing: object, name: str) -> Any:
 
 
 def has_none_of(thing: object, names: tuple[str, ...]) -> bool:
-    """Return whether all of these attributes are absent or None, which is the usual case."""
+    """Return whether all of these attributes are absent or None, which is the usual case.
+
+    An attribute that raises counts as there, so that each is then read by itself.
+    """
     try:
         for name in names:
             if getattr(thing, name, None) is not None:
@@ -60,7 +63,10 @@ def has_none_of(thing: object, names: tuple[str, ...]) -> bool:
 
 
 def call(thing: object, method: str, *args: str) -> Any:
-    """Return what a method of a known package returns; None where there is none or it raises."""
+    """Return what a method of a known package returns; None where there is none or it raises.
+
+    Only for packages that are recognised by name: on anything else a call could do anything.
+    """
     found = get(thing, method)
     try:
         return found(*args) if callable(found) else None
@@ -79,14 +85,22 @@ def item(mapping: object, key: str) -> Any:
 
 
 def items(found: object) -> list[Any]:
-    """Return the first members of a list, or values of a dict; none of anything else."""
+    """Return the first members of a list, or values of a dict; none of anything else.
+
+    >>> items({"a": 1, "b": 2}), items([1, 2]), items("ab")
+    ([1, 2], [1, 2], [])
+    """
     if is_a(found, DICT):
         found = list(found.values())
     return found[:_MOST_VALUES] if is_a(found, LIST) else []
 
 
 def whole(value: object) -> int | None:
-    """Return an int of any class but bool as a plain int; None for other types."""
+    """Return an int of any class but bool as a plain int; None for other types.
+
+    >>> whole(503), whole(True), whole("503")
+    (503, None, None)
+    """
     return int(value) if is_a(value, int) and not is_a(value, bool) else None
 
 
@@ -98,7 +112,11 @@ def text(value: object) -> str | None:
 
 
 def status_code(value: object) -> int | None:
-    """Return an HTTP status: an int from 100 to 599, or three ASCII digits."""
+    """Return an HTTP status: an int from 100 to 599, or three ASCII digits; None for anything else.
+
+    >>> status_code(503), status_code("503"), status_code(5), status_code("OK")
+    (503, 503, None, None)
+    """
     if is_a(value, str) and len(value) == 3 and value.isascii() and value.isdigit():
         value = int(value)
     return int(value) if is_a(value, int) and 100 <= value <= 599 else None
@@ -131,7 +149,11 @@ def looks_like_headers(thing: object) -> bool:
 
 
 def _response(response: Any) -> tuple[int | None, Any]:
-    """Return status and headers of a response object, or of a dict that describes a response."""
+    """Return status and headers of a response object, or of a dict that describes a response.
+
+    Dicts are those of botocore, of httplib2 (whose response is the mapping of its headers), and of event
+    sources that describe an answer as ``{"statusCode": 503, "headers": {...}}``.
+    """
     metadata = item(response, "ResponseMetadata")
     if is_a(metadata, DICT):  # botocore
         return status_code(item(metadata, "HTTPStatusCode")), item(metadata, "HTTPHeaders") or {}
@@ -154,7 +176,11 @@ def _first_status(thing: object, names: tuple[str, ...]) -> int | None:
 
 
 def error_response(exc: BaseException) -> tuple[int | None, Any]:
-    """Return status and headers of the response that an exception reports; each None where there is none."""
+    """Return status and headers of the response that an exception reports; each None where there is none.
+
+    The response may be an attribute (``response``, ``resp``, ...), or the exception may have status and
+    headers itself. A response with a status counts before the exception's own.
+    """
     try:
         # The usual shape comes first, for speed.
         response: Any = getattr(exc, "response", None)
@@ -185,7 +211,10 @@ def _own_headers(exc: BaseException) -> Any:
 
 
 def _own_response(exc: BaseException, answered: bool, headers: Any) -> tuple[int | None, Any]:
-    """Return status and headers that the exception itself has, where no response has a status."""
+    """Return status and headers that the exception itself has, where no response has a status.
+
+    ``answered`` says that there was a response, ``headers`` are those that were found on one.
+    """
     if headers is None and not answered and has_none_of(exc, t.OWN_RESPONSE):
         return None, None
     meta = get(exc, "meta")

@@ -56,6 +56,9 @@ def find_requests(failure: object, unprocessed: bool = False, outside: int | Non
 
     ``unprocessed`` says that the request that failed last had no effect. ``outside`` is for blocks: the id of
     the exception that was being handled when the block began.
+
+    >>> find_requests(TimeoutError()).sent
+    []
     """
     found = Requests(failure, unprocessed, outside)
     try:
@@ -140,7 +143,10 @@ class Requests:
                 return
 
     def _had_no_effect(self, same: tuple[BaseException, ...]) -> bool:
-        """Return whether one of the errors that report a request shows that it had no effect."""
+        """Return whether one of the errors that report a request shows that it had no effect.
+
+        For the failure itself the caller has judged that already, and says so with ``unprocessed``.
+        """
         if self._unprocessed and (not same or same[0] is self._failure):
             return True
         return True in [Judge().failure(exc).unprocessed for exc in same]
@@ -174,7 +180,11 @@ def _package(frame: FrameType) -> str:
 
 
 def _in_frames(frames: list[FrameType]) -> tuple[int | None, list[Sent]]:
-    """Return the index of the first frame that shows a request, and the requests, the last one last."""
+    """Return the index of the first frame that shows a request, and the requests, the last one last.
+
+    Frames below it of other packages are those of the transport, which sends the same request, and are
+    skipped. None and an empty list if no frame shows a request.
+    """
     first, package, sent = None, "", list[Sent]()
     for index, frame in enumerate(frames):
         readers = table.FRAMES.get(frame.f_code.co_name)
@@ -197,7 +207,10 @@ def _in_frames(frames: list[FrameType]) -> tuple[int | None, list[Sent]]:
 
 
 def shown_by(failure: object) -> list[Sent]:
-    """Return the requests that an exception or response shows: the last one, then those redirected to it."""
+    """Return the requests that an exception or response shows: the last one, then those redirected to it.
+
+    Redirects are found in ``history`` of requests and httpx responses, and in urllib3's ``retries``.
+    """
     responses = [found for name in RESPONSE_ATTRIBUTES if (found := get(failure, name)) is not None]
     holders = [failure, *responses]
     last = _last_shown(failure, holders, responses)
@@ -218,7 +231,11 @@ def shown_by(failure: object) -> list[Sent]:
 
 
 def _last_shown(failure: object, holders: list[object], responses: list[object]) -> Sent | None:
-    """Return the request that an exception or response shows; None if it shows none."""
+    """Return the request that an exception or response shows; None if it shows none.
+
+    ``holders`` may have a request as an attribute: the failure itself and its responses. If one of these
+    requests has an idempotency key, its headers count, whichever of them has the method.
+    """
     requests = [get(holder, name) for holder in holders for name in ("request", "request_info")]
     requests = [found for found in requests if found is not None]
     keyed = ([found for found in requests if _has_key(get(found, "headers"))] or [None])[0]
@@ -239,7 +256,11 @@ def _last_shown(failure: object, holders: list[object], responses: list[object])
 
 
 def method_of(value: object) -> str | None:
-    """Return the method of a request in capitals; ``None`` if the value is not one."""
+    """Return the method of a request in capitals; ``None`` if the value is not one.
+
+    >>> method_of("post"), method_of(b"GET"), method_of("not a method"), method_of(None)
+    ('POST', 'GET', None, None)
+    """
     method = text(value)
     if method is None or len(method) > 20 or not (method.isascii() and method.replace("-", "").isalpha()):
         return None
@@ -302,7 +323,11 @@ def _by_tornado(variables: Any, _: str) -> list[Sent]:
 
 
 def by_aws(variables: Any, _: str) -> list[Sent]:
-    """Return the operation of botocore, by name."""
+    """Return the operation of botocore, by name.
+
+    It may be repeated if it only reads, if its HTTP method may, or if the caller gave a token by which AWS
+    recognises the second one.
+    """
     name, model = text(variables.get("operation_name")) or "", variables.get("operation_model")
     service = text(variables.get("service_name")) or "AWS"
     method = method_of(item(get(model, "http"), "method"))
@@ -326,7 +351,13 @@ def _by_pipeline(variables: Any, _: str) -> list[Sent]:
 
 
 def _command(args: Any) -> Sent:
-    """Return a Redis command; one that is in no table must not be repeated."""
+    """Return a Redis command; one that is in no table must not be repeated.
+
+    >>> _command(["GET", "page"]).repeatable, _command(["INCR", "visits"]).repeatable
+    (True, False)
+    >>> _command(["SET", "lock", "1", "NX"]).repeatable  # the second one finds the lock taken
+    False
+    """
     given: list[Any] = [text(value) for value in args]
     name = (given[0] or "").upper()
     options = {option.upper() for option in given[2:] if option is not None and len(option) < 6}
@@ -363,7 +394,10 @@ def _by_shape(frame: FrameType) -> Sent | None:
 def may_repeat_request(
     request: Sent, reported_by: tuple[BaseException, ...], frames: list[FrameType]
 ) -> bool:
-    """Return whether a request may be sent twice: by its method, its key, or as a read."""
+    """Return whether a request may be sent twice: by its method, its key, or as a read.
+
+    ``reported_by`` and ``frames`` are the errors and frames that show it: they tell whose client sent it.
+    """
     if request.repeatable is not None:
         return request.repeatable
     if request.method in REPEATABLE_METHODS or _has_key(request.headers):
@@ -372,7 +406,10 @@ def may_repeat_request(
 
 
 def _has_key(headers: Any) -> bool:
-    """Return whether headers have an idempotency key that the next attempt sends again."""
+    """Return whether headers have an idempotency key that the next attempt sends again.
+
+    Keys that a client makes up anew for each call do not count.
+    """
     key = (header(headers, "Idempotency-Key") or "").strip()
     return bool(key) and not key.startswith(table.MADE_UP_KEYS)
 
@@ -397,20 +434,32 @@ _VENDOR_READS = tuple({path for paths in table.VENDOR_READS.values() for path in
 
 
 def is_aws_read(operation: str) -> bool:
-    """Return whether an operation of AWS only reads, by the verb that its name begins with."""
+    """Return whether an operation of AWS only reads, by the verb that its name begins with.
+
+    >>> is_aws_read("GetItem"), is_aws_read("PutItem"), is_aws_read("Getaway")
+    (True, False, False)
+    """
     verbs = [verb for verb in table.AWS_READS if operation.startswith(verb)]
     whole = any(not operation[len(verb) :][:1].islower() for verb in verbs)
     return whole and operation not in table.AWS_NO_READS
 
 
 def _action(form: str) -> str:
-    """Return the operation of AWS's query protocol, ``Action=DescribeInstances&...``."""
+    """Return the operation of AWS's query protocol; empty if the body is not such a form.
+
+    >>> _action("Action=DescribeInstances&Version=2016-11-15")
+    'DescribeInstances'
+    """
     fields = form[:_LONGEST_BODY].split("&")
     return next((field.partition("=")[2] for field in fields if field.startswith("Action=")), "")
 
 
 def _is_token(host: str, path: str) -> bool:
-    """Return whether a path is that of an OAuth token endpoint."""
+    """Return whether a path is that of an OAuth token endpoint.
+
+    >>> _is_token("example.org", "/oauth2/token"), _is_token("example.org", "/users/token")
+    (True, False)
+    """
     *before, last = path.split("/")
     if last not in table.TOKEN_SEGMENTS:
         return False
@@ -433,7 +482,11 @@ def _vendors(host: str, reported_by: tuple[BaseException, ...], frames: list[Fra
 
 
 def _address(held: Any) -> tuple[str, str]:
-    """Return host and path of a request; each empty where it is not known."""
+    """Return host and path of a request; each empty where it is not known.
+
+    >>> _address("https://api.openai.com:443/v1/responses?stream=1")
+    ('api.openai.com', '/v1/responses')
+    """
     url = text(held) or text(_part(held, table.URLS)) or ""
     scheme, separator, rest = url.partition("://")
     host = ""
@@ -445,7 +498,10 @@ def _address(held: Any) -> tuple[str, str]:
 
 
 def _part(held: Any, names: tuple[str, ...]) -> Any:
-    """Return the first of these attributes, or variables of a frame, that is plain data or a URL."""
+    """Return the first of these attributes, or variables of a frame, that is plain data or a URL.
+
+    URLs of httpx and yarl are objects of their own, and become text.
+    """
     variables = type(held).__name__ in ("dict", "FrameLocalsProxy")
     for name in names:
         found: Any = held.get(name) if variables else get(held, name)
@@ -460,7 +516,11 @@ def _part(held: Any, names: tuple[str, ...]) -> Any:
 
 
 def _is_query(body: Any) -> bool:
-    """Return whether a GraphQL request, or each of a list of them, asks for data and changes nothing."""
+    """Return whether a GraphQL request, or each of a list of them, asks for data and changes nothing.
+
+    >>> _is_query({"query": "{ user { name } }"}), _is_query('{"query": "mutation { rename }"}')
+    (True, False)
+    """
     given = text(body)
     if given is not None:
         import json
@@ -475,7 +535,10 @@ def _is_query(body: Any) -> bool:
 
 
 def _only_queries(document: str) -> bool:
-    """Return whether no operation of a GraphQL document is a mutation or a subscription."""
+    """Return whether no operation of a GraphQL document is a mutation or a subscription.
+
+    The word counts only outside of braces, strings and comments, where operations begin.
+    """
     import re
 
     if len(document) > _LONGEST_BODY:
