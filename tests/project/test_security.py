@@ -28,7 +28,7 @@ POWERFUL = {
     "http": {"redouble._cli.demo"},
     "urllib": {"redouble._cli.demo", "redouble.clients.requests"},
     # `redouble dead-letters replay --handler`, and the class that `redouble explain` is asked about
-    "pkgutil": {"redouble._cli.explain", "redouble._cli.replay"},
+    "pkgutil": {"redouble._cli.failures", "redouble._cli.replay"},
 }
 
 

@@ -2,6 +2,9 @@
 
 A command is a module of this package with a function that takes the arguments and returns the exit status,
 or ``None`` for success. It is imported when it is called, so that each command pays only for what it uses.
+
+To add a command: a module with that function, a line in `COMMANDS` for the help, a case in `_load`, and a
+section in ``docs/reference/command-line.md``.
 """
 
 from __future__ import annotations
@@ -63,10 +66,12 @@ def _load(command: str) -> Callable[[Sequence[str]], int | None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit status.
+    """Run one command and return the exit status. ``arguments`` are those after the name of the program.
 
-    An error is printed as one line on stderr. If the reader of stdout goes away, the command ends quietly.
-    Wrong usage raises ``SystemExit``, as argparse does.
+    An error is printed as one line on stderr: a `CommandError` with the status that it has, an error of the
+    operating system, such as a full disk, with 3. Ctrl-C is 130. If the reader of stdout goes away, as
+    ``head`` does, the command ends quietly with 0. ``--help`` and wrong usage raise ``SystemExit``, as
+    argparse does. Other exceptions are defects, and are raised.
     """
     try:
         try:
@@ -91,7 +96,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Return the command and its arguments; exit for ``--help``, ``--version`` and wrong usage."""
+    """Return the command and its arguments; exit for ``--help``, ``--version`` and wrong usage.
+
+    Without a command, print the help and exit with 0. The parser is made only if there is something to print:
+    the commands parse their own arguments.
+    """
     program, rest = set_program(""), list(arguments)
     while rest[:1] == ["--"]:
         del rest[0]

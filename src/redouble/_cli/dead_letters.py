@@ -1,14 +1,15 @@
 """``redouble dead-letters``: list, show, replay and delete dead letters in a file or in Redis.
 
 Each subcommand is a function of the letters and the options. It prints to stdout, raises `CommandError` if it
-cannot do what was asked, and returns the exit status, ``None`` for 0. `_parser` has the table of them.
-Stored text came from outside, so unprintable characters are escaped; JSON is ASCII.
+cannot do what was asked, and returns the exit status, ``None`` for 0. `_parser` says which options they have.
+`letters` selects and prints letters, `replay` replays them.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from argparse import ArgumentTypeError
 from itertools import islice
 
@@ -148,7 +149,10 @@ def _parser(*, in_file: bool) -> Parser:
 
 
 def _file(path: str) -> str:
-    """Return the absolute path of an existing file; raise `CommandError` with status 3 if it is missing."""
+    """Return the absolute path of an existing file; raise `CommandError` with status 3 if it is missing.
+
+    `DeadLetters` would create it, and a wrong path would look like an empty queue.
+    """
     if not os.path.exists(path):  # noqa: PTH110 - pathlib is slow to import
         raise CommandError(f"there is no file {path}", FAILURE)
     return os.path.abspath(path)  # noqa: PTH100
@@ -157,6 +161,7 @@ def _file(path: str) -> str:
 def _redis(options: Any) -> RedisStore:
     """Return the store in Redis that the options name; nothing is sent yet.
 
+    Raise `CommandError` with status 3 if the package ``redis`` is missing, and with 2 for a wrong URL or key.
     The password may be in the environment variable ``REDISCLI_AUTH``, as for ``redis-cli``, since arguments
     are visible to all users of the machine. A URL is never printed: it may contain the password.
     """
@@ -179,7 +184,10 @@ def _redis(options: Any) -> RedisStore:
 
 
 def _list(letters: DeadLetters, options: Any) -> None:
-    """Print the selected letters, and how many each queue has; as JSON the letters alone, one on a line."""
+    """Print the selected letters, the oldest first, and how many letters each queue has.
+
+    With ``--json`` the letters alone are printed, one object on a line.
+    """
     every = selected(letters, options)
     if options.state is not None:
         every = (letter for letter in every if letter.state == options.state)
@@ -208,14 +216,17 @@ def _show(letters: DeadLetters, options: Any) -> None:
 
 
 def _replay(letters: DeadLetters, options: Any) -> int | None:
-    """Replay the selected letters, or the one with the id."""
+    """Replay the selected letters of a queue, or the one with the id, as `replay` describes."""
     only = None if options.id is None else find(letters, options.id).id
     where = selector(options) if is_given(options, "older_than", "newer_than", "function", "error") else None
     return replay(letters.queue(options.queue), options, only=only, where=where)
 
 
 def _each(ids: Iterable[str], act: Callable[[str], str]) -> int | None:
-    """Do something to each letter and print what was done. An error does not keep it from the others."""
+    """Call ``act`` with each id and print the text that it returns.
+
+    A `CommandError` is printed, and the next id follows. Return 1 if there was one.
+    """
     status = None
     for one in ids:
         try:
@@ -227,7 +238,10 @@ def _each(ids: Iterable[str], act: Callable[[str], str]) -> int | None:
 
 
 def _discard(letters: DeadLetters, options: Any) -> int | None:
-    """Delete letters by their whole ids: a wrong beginning must not delete another letter."""
+    """Delete letters by their whole ids: a wrong beginning must not delete another letter.
+
+    Return 1 if one of them is missing.
+    """
 
     def act(whole: str) -> str:
         if not letters.discard(whole):
@@ -252,10 +266,14 @@ def _unpark(letters: DeadLetters, options: Any) -> int | None:
 def _purge(letters: DeadLetters, options: Any) -> int | None:
     """Delete the selected letters of a queue, and print how many. Letters that are being replayed stay.
 
-    Unless ``--yes`` is given, ask first, and return 1 if the answer is not yes; where no terminal can be
-    asked, raise `CommandError` with status 2. ``--dry-run`` prints the letters instead.
+    Unless ``--yes`` is given, ask first, and return 1 if the answer is not yes. Where no terminal can be
+    asked, as in cron, raise `CommandError` with status 2: a purge that nobody has confirmed deletes nothing.
+    ``--dry-run`` prints the letters instead. Letters that are put before the answer stay: ages count from
+    the question.
     """
+    began = time.time()
     queue = f"of the queue {options.queue}"
+    where = selector(options) if is_given(options, "function", "error", "newer_than") else None
     can_ask = sys.stdin is not None and sys.stdin.isatty()
     if not (options.yes or options.dry_run or can_ask):
         raise CommandError(
@@ -272,14 +290,18 @@ def _purge(letters: DeadLetters, options: Any) -> int | None:
         if old and not _confirm(f"Delete {_count(old)} {queue}?"):
             print_text("nothing was deleted")
             return INCOMPLETE
-    where = selector(options) if is_given(options, "function", "error", "newer_than") else None
-    purged = letters.purge(options.older_than, options.queue, where=where)
+    older_than = options.older_than + max(0.0, time.time() - began)
+    purged = letters.purge(older_than, options.queue, where=where)
     print_text(f"purged {_count(range(purged))} {queue}")
     return None
 
 
 def _count(letters: Sequence[object]) -> str:
-    """Return the number of letters in words."""
+    """Return the number of letters in words.
+
+    >>> _count(["a"]), _count([])
+    ('1 letter', '0 letters')
+    """
     return f"{len(letters)} letter{'' if len(letters) == 1 else 's'}"
 
 
@@ -293,7 +315,10 @@ def _confirm(question: str) -> bool:
 
 
 def handler_name(text: str) -> str:
-    """Read the name of a module and of a function in it."""
+    """Read the name of a module and of a function in it; an argparse type.
+
+    The function may be in a class: ``shop.repair:Orders.ship``.
+    """
     module, _, name = text.partition(":")
     if not (module and name):
         raise ArgumentTypeError(f"must be written as module:function, got {text!r}")

@@ -102,12 +102,15 @@ def demo(arguments: Sequence[str]) -> None:
 
 
 def _documentation() -> str:
-    """Return the address of the documentation in the metadata of the installed package, if there is one."""
+    """Return the address of the documentation in the metadata of the installed package.
+
+    Return "" if the package is not installed, as in a checkout.
+    """
     from importlib.metadata import PackageNotFoundError, metadata
 
     try:
         urls = metadata("redouble").get_all("Project-URL") or []
-    except PackageNotFoundError:  # runs from a checkout
+    except PackageNotFoundError:
         urls = []
     return next(
         (url for name, _, url in (line.partition(", ") for line in urls) if name == "Documentation"), ""
@@ -118,12 +121,15 @@ def _documentation() -> str:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answer as the script says. A connection that hangs is closed after the timeout of the client."""
+    """Answer as `_SCRIPT` says. A connection that hangs is closed after the timeout of the client.
+
+    ``steps`` has the answers that are left, by path; it is shared by all connections of one demo.
+    """
 
     steps: dict[str, Iterator[Any]]
 
     def do_GET(self) -> None:
-        """Take the next step of the path: answer, hang or close the connection."""
+        """Take the next step of the path: answer, hang, or close the connection without an answer."""
         step = next(self.steps[self.path])
         if isinstance(step, str):
             time.sleep(_HANGS_FOR if step is _HANG else 0.0)
@@ -160,7 +166,10 @@ def fetch(url: str, method: str) -> Any:
 
 
 def _sync_calls(base: str) -> None:
-    """Make the sync calls, one after the other: one recovers, one must wait, two are given up."""
+    """Make the sync calls, one after the other: one recovers, one must wait, two are given up.
+
+    Print title, decorator, attempts, and the answer, or the error with the note that redouble has added.
+    """
     for title, method, path, fields in _CALLS:
         _print(title, "bold")
         _print_code(_decorator(fields))
@@ -177,7 +186,10 @@ def _sync_calls(base: str) -> None:
 
 
 async def _async_fetch(port: int, path: str) -> str:
-    """Return the body of a response, over a plain socket: the standard library has no async client."""
+    """Return the body of a response, over a plain socket: the standard library has no async client.
+
+    Raise ``ConnectionResetError`` if the server closes the connection without a response.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
@@ -190,7 +202,7 @@ async def _async_fetch(port: int, path: str) -> str:
 
 
 async def _async_calls(port: int) -> list[str]:
-    """Make two async calls at once and return their answers."""
+    """Make two async calls at once and return their answers; the first is slower than its timeout."""
 
     async def call(path: str) -> str:
         return await retry(listeners=[_reporter(path)], **_ASYNC)(_async_fetch)(port, path)
@@ -204,7 +216,8 @@ async def _async_calls(port: int) -> list[str]:
 def _reporter(name: str = "") -> Callable[[Event], None]:
     """Return a listener that prints the events of a call, with the seconds since it began.
 
-    ``name`` tells the lines of calls apart that run at once.
+    ``name`` tells the lines of calls apart that run at once. A failure has two lines: the error, and the
+    cause with the wait. A call that is given up prints nothing here: its error is printed with its note.
     """
     began = time.monotonic()
     name = name and name + ", "
@@ -244,7 +257,11 @@ def _source(function: Callable[..., Any]) -> str:
 
 
 def _decorator(fields: dict[str, Any]) -> str:
-    """Return the decorator with these fields, as code."""
+    """Return the decorator with these fields, as code.
+
+    >>> _decorator({"base": 0.4, "attempts": None})
+    '@retry(base=0.4, attempts=None)'
+    """
     return f"@retry({', '.join([f'{name}={value!r}' for name, value in fields.items()])})"
 
 
@@ -267,7 +284,7 @@ def _chart(title: str, backoff: Backoff) -> str:
 
 
 def _arrivals(backoff: Backoff, per_second: int = 8) -> list[int]:
-    """Count the retries that arrive within each column of the chart."""
+    """Count the retries that arrive within each column of the chart. The same seed gives the same counts."""
     rng, counts = Random(_SEED), [0] * int(_SECONDS * per_second)
     for _ in range(_CLIENTS):
         for moment in accumulate(delays(backoff, attempts=_ATTEMPTS, rng=rng)):

@@ -1,18 +1,16 @@
 """``redouble explain``: print whether a failure is retried, why, after which waits, and how to change that.
 
-A failure is given as an HTTP status, as an exception class by its name, or as a traceback on stdin. An
-exception is made of it without running its ``__init__``, and the engine's ``decide`` is asked about it.
+`failures` makes an exception of a status, a class name or a traceback. The engine's own ``decide`` is asked
+about it, under the default policy or the one that the options describe, so the answer is that of a real call
+after its first attempt. `_answer` collects it as data, which is printed as text or as JSON.
 """
 
 from __future__ import annotations
 
-import builtins
-import re
 import sys
 from argparse import BooleanOptionalAction
 from math import ceil
 from textwrap import wrap
-from types import SimpleNamespace
 
 from .._base.checks import INF
 from .._engine.decide import Progress, Stop, decide
@@ -20,6 +18,7 @@ from .._policy.describe import waits_at
 from ..classify import Cause, class_info, verdict
 from ..classify import explain as evidence_of
 from ..events import Reason
+from .failures import NOTE, HTTPResponse, Reader
 from .options import add_policy_flags, policy_of
 from .output import (
     DONE,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 
     from ..classify import Verdict
     from ..policy import Policy
+    from .failures import Failed
 
 _EPILOG = """examples:
   redouble explain 503
@@ -59,28 +59,6 @@ exit status:
   2    wrong usage, or no failure was recognised
   130  interrupted (Ctrl-C)"""
 
-_METHODS = ("GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE", "POST", "PATCH")
-_REQUEST = re.compile(r"(?:HTTP(?:/[\d.]+)? +)?([1-5]\d\d)(?: [^:]*)?$")
-_ERROR = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*)(?::(?: +(.*))?)?$", re.DOTALL)
-_ERRNO = re.compile(r"\[Errno (-?\d+)\] *(.*)", re.DOTALL)
-# A status in the text of an error, as client libraries write it.
-_STATUS_IN_TEXT = re.compile(
-    r"(?:^|HTTP Error |Error code: |(?:Client|Server) error '|status(?: code)?:? )([45]\d\d)\b", re.IGNORECASE
-)
-_CODE_IN_TEXT = re.compile(r"An error occurred \((\w+)\)")
-
-# Modules of Python whose errors are judged better by their classes than by their names. A text on stdin may
-# name them: importing them runs nothing that it could choose.
-_STDLIB = {
-    "asyncio", "concurrent", "ftplib", "http", "imaplib", "multiprocessing", "poplib", "queue", "smtplib",
-    "socket", "sqlite3", "ssl", "subprocess", "urllib", "xmlrpc",
-}  # fmt: skip
-
-_BEGIN = "Traceback (most recent call last):"
-_CAUSE = "The above exception was the direct cause of the following exception:"
-_CONTEXT = "During handling of the above exception, another exception occurred:"
-_NOTE = "redouble: "
-
 # Waits that are listed at most, and the columns of the labels.
 _LISTED, _LABEL = 6, 10
 
@@ -98,21 +76,12 @@ _MEANINGS = {
 }
 
 
-class Failed:
-    """A failure to explain: its title, the error, and remarks on how it was read."""
-
-    def __init__(self, title: str, error: BaseException, method: str = "") -> None:
-        self.title, self.error, self.method = title, error, method
-        self.remarks: list[str] = []
-        self.note = ""
-
-
-class HTTPResponse(Exception):  # noqa: N818 - stands for a response
-    """A response with a status that was given as a number."""
-
-
 def explain(arguments: Sequence[str]) -> int:
-    """Print whether the failure is retried; return 0 if it is, and 1 if it is not."""
+    """Print whether the failure is retried; return 0 if it is, and 1 if it is not.
+
+    Raise `CommandError` with status 2 if no failure is given or recognised. A class is imported if the user
+    has named it, not if it stands in a text on stdin: that may be a log that anybody could write to.
+    """
     parser = command_parser("explain", "Show whether a failure is retried, why, and what to change.", _EPILOG)
     parser.add_argument("failure", nargs="*", metavar="FAILURE",
                         help='a status, "POST 503", or an error class and text; none: stdin')  # fmt: skip
@@ -130,9 +99,8 @@ def explain(arguments: Sequence[str]) -> int:
     if text in ("", "-"):
         text = _stdin()
     elif imports is None:
-        imports = True  # the user has named the class, not somebody who wrote a text
-    found = _read(text, headers, imports)
-    answer = _answer(policy, found)
+        imports = True
+    answer = _answer(policy, Reader(headers, imports).read(text))
     if options.json:
         print_text(to_json(answer))
     else:
@@ -140,11 +108,8 @@ def explain(arguments: Sequence[str]) -> int:
     return DONE if answer["retried"] else INCOMPLETE
 
 
-# Reading the failure
-
-
 def _header(text: str) -> tuple[str, str]:
-    """Return name and value of a header."""
+    """Return name and value of a header; raise `CommandError` with status 2 if it has no name."""
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
         raise CommandError(f'--header must be written as "Name: value", got {text!r}', USAGE)
@@ -152,7 +117,9 @@ def _header(text: str) -> tuple[str, str]:
 
 
 def _stdin() -> str:
-    """Return the text on stdin; refuse to wait for somebody to type a traceback."""
+    """Return the text on stdin. Raise `CommandError` with status 2 if it is empty or a terminal: nobody
+    types a traceback.
+    """
     text = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
     if not text.strip():
         raise CommandError(
@@ -161,163 +128,15 @@ def _stdin() -> str:
     return text
 
 
-def _read(text: str, headers: dict[str, str], imports: bool | None) -> Failed:
-    """Return the failure that a text describes: a status, a class, or a traceback.
-
-    ``imports`` is whether classes are imported; ``None``: only those of `_STDLIB`, and a remark says so.
-    """
-    first, _, rest = text.strip().partition(" ")
-    method, said = (first.upper(), rest.strip()) if first.upper() in _METHODS else ("", text.strip())
-    status = _REQUEST.match(said)
-    if status is not None:
-        number, title = int(status[1]), f"{method} {status[1]}".strip()
-        found = Failed(title, HTTPResponse(title), method)
-        _respond(found.error, number, headers, method)
-        return found
-    named = _ERROR.match(said) if "\n" not in said else None
-    if named is not None:
-        found = _made(named[1], named[2] or "", headers, method, imports)
-        found.title = f"{method} {found.title}".strip()
-        return found
-    chain = _chain(text)
-    if not chain:
-        raise CommandError(
-            f"no failure recognised in {said[:60]!r}: give a status, a class such as TimeoutError or "
-            "httpx.ReadTimeout, or a Python traceback",
-            USAGE,
-        )
-    return _from_traceback(chain, headers, imports)
-
-
-def _respond(error: Any, status: int | None, headers: dict[str, str], method: str) -> None:
-    """Attach a response and a request, as client libraries do. Each header may belong to either."""
-    if status is not None or headers:
-        error.response = SimpleNamespace(status_code=status, headers=headers)
-    if method:
-        error.request = SimpleNamespace(method=method, url="http://localhost/", headers=headers)
-
-
-def _made(name: str, text: str, headers: dict[str, str], method: str, imports: bool | None) -> Failed:
-    """Return an error of a class with this name, made without running code of the class.
-
-    A status in the text, as client libraries write it, becomes the status of a response.
-    """
-    cls, remark = _class(name, imports)
-    error = _blank(cls, text)
-    found = Failed(name if not text else f"{name}: {text}", error, method)
-    if remark:
-        found.remarks.append(remark)
-    status: int | None = None
-    if cls.__module__ != "builtins":
-        in_text = _STATUS_IN_TEXT.search(text)
-        status = int(in_text[1]) if in_text is not None else None
-        coded = _CODE_IN_TEXT.search(text)
-        if coded is not None:
-            error.response = {"Error": {"Code": coded[1]}, "ResponseMetadata": {}}
-            return found
-    _respond(error, status, headers, method)
-    return found
-
-
-def _class(name: str, imports: bool | None) -> tuple[type[BaseException], str]:
-    """Return the class of a name, imported or made up by that name, and a remark on a made-up one.
-
-    Raise `CommandError` if the name is that of something else, such as a function.
-    """
-    module, _, last = name.rpartition(".")
-    known = getattr(builtins, name.removeprefix("builtins."), None)
-    remark = ""
-    may_import = module.partition(".")[0] in _STDLIB if imports is None else imports
-    if known is None and module and module != "__main__" and may_import:
-        from pkgutil import resolve_name
-
-        try:
-            known = resolve_name(name)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the module may raise anything
-            remark = (
-                f"{name} cannot be imported here ({type(error).__name__}: {error}), so only its name was "
-                "judged. Run this in the environment of your program."
-            )
-    elif known is None and not module:
-        remark = f"{name} is not a builtin class. Write it with its module, such as package.{name}."
-    if isinstance(known, type) and issubclass(known, BaseException):
-        return known, ""
-    if known is not None:
-        raise CommandError(f"{name} is not an exception class", USAGE)
-    made: Any = type(last, (Exception,), {"__module__": module or "__main__"})
-    if imports is None and not remark and class_info(made).open:
-        remark = f"{name} was judged by its name: classes in a text are not imported. Use --import for that."
-    return made, remark
-
-
-def _blank(cls: type[BaseException], text: str) -> Any:
-    """Return an instance with this text as its argument; only the builtin base class makes it."""
-    base: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
-    if issubclass(base, BaseExceptionGroup):
-        raise CommandError(
-            f"{cls.__name__} is a group: it is retried if every error in it is. Explain those errors", USAGE
-        )
-    number = _ERRNO.match(text)
-    words: tuple[Any, ...] = (text,) if text else ()
-    if number is not None and issubclass(base, OSError):
-        words = int(number[1]), number[2]
-        if cls is OSError:  # the errno selects the class, as in the operating system's own errors
-            return OSError(*words)
-    error: Any = base.__new__(cls, *words)
-    if issubclass(base, OSError):
-        OSError.__init__(error, *words)  # a subclass with an __init__ has its errno set here
-    else:
-        error.args = words
-    return error
-
-
-# Tracebacks
-
-
-def _chain(text: str) -> list[tuple[str, str, str]]:
-    """Return the errors of the last chain in a text: how each follows the one before, its line, the rest."""
-    chain: list[tuple[str, str, str]] = []
-    between = ""
-    before, *blocks = text.replace("\r\n", "\n").split(_BEGIN)
-    if not blocks:  # the end of a traceback, or a line of a log
-        lines = [line.strip() for line in before.split("\n") if _ERROR.match(line.strip())]
-        return [("", lines[-1], "")] if lines else []
-    for block in blocks:
-        lines = block.strip("\n").split("\n")
-        at = next((nth for nth, line in enumerate(lines) if line and not line[0].isspace()), None)
-        if at is None or not _ERROR.match(lines[at]):
-            between = ""
-            continue
-        rest = "\n".join(lines[at + 1 :])
-        if not between:
-            chain.clear()
-        chain.append((between, lines[at], rest))
-        between = next((words for words in (_CAUSE, _CONTEXT) if words in rest), "")
-    return chain
-
-
-def _from_traceback(
-    chain: Sequence[tuple[str, str, str]], headers: dict[str, str], imports: bool | None
-) -> Failed:
-    """Return the last error of a chain, with the earlier ones as its cause or context."""
-    *earlier, (how, line, rest) = chain
-    named: Any = _ERROR.match(line)
-    found = _made(named[1], named[2] or "", headers, "", imports)
-    if earlier:
-        before = _from_traceback(earlier, {}, imports).error
-        if how == _CAUSE:
-            found.error.__cause__ = before
-        else:
-            found.error.__context__ = before
-    found.note = next((note for note in rest.split("\n") if note.startswith(_NOTE)), "")
-    return found
-
-
 # The answer
 
 
 def _answer(policy: Policy, found: Failed) -> dict[str, Any]:
-    """Return what the policy does about a failure, ready for JSON."""
+    """Return what the policy does about a failure, ready for JSON.
+
+    ``evidence`` has the lines of `classify.explain`, ``waits`` the range of each wait, ``change`` pairs of an
+    aim and the code to write for it. A status that was given as a number is its own evidence.
+    """
     error: Any = found.error
     judged = verdict(error)
     decision = _decide(policy, error)
@@ -325,7 +144,7 @@ def _answer(policy: Policy, found: Failed) -> dict[str, Any]:
     final = (decision.verdict if stopped else None) or judged
     remarks = list(found.remarks)
     if found.note:
-        remarks.append(f"redouble has retried it already: {found.note.removeprefix(_NOTE)}.")
+        remarks.append(f"redouble has retried it already: {found.note.removeprefix(NOTE)}.")
     if not stopped and not found.method and not final.unprocessed and _is_http(error):
         remarks.append("A POST or PATCH without an Idempotency-Key is not retried: it might act twice.")
     return {
@@ -343,7 +162,10 @@ def _answer(policy: Policy, found: Failed) -> dict[str, Any]:
 
 
 def _decide(policy: Policy, error: Any) -> Any:
-    """Return the decision after a first attempt that failed with this error."""
+    """Return the decision of the engine after a first attempt that failed with this error.
+
+    The attempt takes no time. Guards are not asked: the policies of the command line have none.
+    """
     if not isinstance(error, Exception):  # an interrupt, which no policy retries
         return Stop(Reason.not_retryable, "", None)
     progress = Progress(1, ends=policy.deadline, give_up_at=policy.give_up_after)
@@ -352,7 +174,7 @@ def _decide(policy: Policy, error: Any) -> Any:
 
 
 def _why(decision: Any, judged: Verdict) -> str:
-    """Return the reason of a decision, without the advice that `_changes` gives."""
+    """Return the reason of a decision, without the advice after its semicolon: `_changes` gives that."""
     if isinstance(decision, Stop) and decision.reason is not Reason.not_retryable:
         return decision.why.partition(";")[0]
     return judged.reason
@@ -364,7 +186,11 @@ def _is_http(error: BaseException) -> bool:
 
 
 def _waits(policy: Policy, hint: float | None) -> list[dict[str, float]]:
-    """Return the shortest and the longest wait before each attempt, if it always fails in this way."""
+    """Return the shortest and the longest wait before each attempt, if it always fails in this way.
+
+    ``hint`` is the wait that the server asks for. At most ``_LISTED`` waits are returned, and none that would
+    begin after a deadline or ``give_up_after``. Attempts are taken to last no time.
+    """
     attempts = INF if policy.attempts is None else policy.attempts
     count = int(min(attempts, _LISTED + 1))
     schedule: Any = (policy.backoff, count, policy.base, policy.cap, policy.floor)
@@ -382,7 +208,12 @@ def _waits(policy: Policy, hint: float | None) -> list[dict[str, float]]:
 
 
 def _changes(policy: Policy, found: Failed, decision: Any) -> Iterator[tuple[str, str]]:
-    """Yield how to change the answer: the aim, and the code to write."""
+    """Yield how to change the answer: the aim, and the code to write.
+
+    The code depends on why the failure is not retried: another limit, a promise that the call may be
+    repeated, or a rule for its status or class. A retried failure can be given other waits, or none.
+    An interrupt cannot be changed.
+    """
     error = found.error
     judged = verdict(error)
     cls: type[Any] = type(error)
@@ -434,7 +265,10 @@ def _changes(policy: Policy, found: Failed, decision: Any) -> Iterator[tuple[str
 
 
 def _print(answer: dict[str, Any]) -> None:
-    """Print the answer, in lines that fit the terminal from 40 to 80 columns."""
+    """Print the answer, in lines that fit the terminal from 40 to 80 columns.
+
+    First whether it is retried, then the reasons beside labels, then the code, and the imports for it.
+    """
     width = text_width() - 1
     print_text(wrap_text(answer["failure"], width), "bold")
     if answer["retried"]:
@@ -459,7 +293,7 @@ def _print(answer: dict[str, Any]) -> None:
 
 
 def _labelled(label: str, lines: Sequence[str], width: int) -> None:
-    """Print lines beside a label."""
+    """Print lines beside a label, which is printed once; continuations keep the indentation of their line."""
     for nth, line in enumerate(lines):
         head = "" if nth else label
         deeper = " " * (len(line) - len(line.lstrip()))
@@ -468,13 +302,19 @@ def _labelled(label: str, lines: Sequence[str], width: int) -> None:
 
 
 def _range(wait: dict[str, float]) -> str:
-    """Return a wait in words."""
+    """Return a wait in words: ``"7 s"``, or ``"0 to 2 s"`` if it is random."""
     low, high = wait["shortest"], wait["longest"]
     return f"{low:.3g} s" if low == high else f"{low:.3g} to {high:.3g} s"
 
 
 def _code(code: str, width: int) -> str:
-    """Return a line of code, broken after its brackets if it is too long."""
+    """Return a line of code, indented by two; broken after its opening brackets if it is too long.
+
+    >>> print(_code("@retry(on=Classifier(permanent=[TimeoutError]))", 40))
+     @retry(
+      on=Classifier(
+       permanent=[TimeoutError]))
+    """
     if len(code) + 2 <= width:
         return f"  {code}"
     *opened, last = code.split("(")
@@ -491,7 +331,11 @@ _NAMES = {
 
 
 def _imports(changes: Sequence[dict[str, str]]) -> str:
-    """Return where the names in the code are imported from."""
+    """Return the import statements for the names of redouble that the code uses.
+
+    >>> _imports([{"to": "allow retries", "write": "@retry(attempts=4)"}])
+    'from redouble import retry'
+    """
     code = " ".join([text for change in changes for text in change.values()])
     used = {module: [name for name in names if name in code] for module, names in _NAMES.items()}
     return "\n".join([f"from {module} import {', '.join(names)}" for module, names in used.items() if names])

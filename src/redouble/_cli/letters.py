@@ -86,18 +86,25 @@ def _ago(age: float) -> str:
 
 
 def _endings(name: str | None) -> list[str]:
-    """Return a dotted name and its endings: ``a.b.c``, ``b.c``, ``c``; an empty list if there is no name."""
+    """Return a dotted name and its endings; an empty list if there is no name.
+
+    >>> _endings("shop.Client.ship")
+    ['shop.Client.ship', 'Client.ship', 'ship']
+    """
     parts = name.split(".") if name else []
     return [".".join(parts[nth:]) for nth in range(len(parts))]
 
 
 def is_given(options: Any, *names: str) -> bool:
-    """Return whether at least one of these options was given or has a default."""
+    """Return whether at least one of these options was given or has a default. An age of 0 s was given."""
     return any(getattr(options, name) is not None for name in names)
 
 
 def selected(letters: DeadLetters, options: Any) -> Iterator[DeadLetter]:
-    """Yield the letters of one queue or of all that the options select, the oldest first."""
+    """Yield the letters of one queue or of all that the options select, the oldest first.
+
+    Letters in any state are selected. They are read a few at a time.
+    """
     queues = list(letters.depths()) if options.queue is None else [options.queue]
     # Ids sort by time, so the queues together are in order too.
     every: Iterator[DeadLetter] = merge(*map(letters.queue, queues), key=lambda letter: letter.id)
@@ -153,7 +160,11 @@ def print_letters(letters: Sequence[DeadLetter]) -> None:
 def _print_narrow(
     identity: str, since: str, attempts: str, state: str, queue: str, function: str, error: str, *, width: int
 ) -> None:
-    """Print the row of a letter as lines: id and state, function, error; each cut to the width."""
+    """Print the row of a letter as lines: id and state, function, error; each cut to the width.
+
+    Below about 60 columns the state has a line of its own. Lines for a function or an error that is not known
+    are left out.
+    """
     about = f"{state}, {attempts} attempt{'' if attempts == '1' else 's'}, {since} old, {queue}"
     first = f"{identity}  {about}"
     head, *more = [first] if len(first) <= width else [identity, about]
@@ -206,21 +217,29 @@ def since(moment: str) -> str:
 
 
 def some_text(text: str) -> str:
-    """Read a text that is not empty."""
+    """Read a text that is not empty; an argparse type. A variable that a script has not set is empty."""
     if not text:
         raise ArgumentTypeError("must not be empty")
     return text
 
 
 def letter_id(text: str) -> str:
-    """Read an id, or the beginning of one, in any case."""
+    """Read an id, or the beginning of one, in any case; an argparse type.
+
+    >>> letter_id("01m7ev")
+    '01M7EV'
+    """
     if not (text.isascii() and text.isalnum()):
         raise ArgumentTypeError(f"must be letters and digits, got {text!r}")
     return text.upper()
 
 
 def age(text: str) -> float:
-    """Read a duration that has a unit: ``"14d"``, ``"36h"``, ``"90m"`` or ``"30s"``."""
+    """Read a duration that has a unit; an argparse type. Without one, ``14`` might mean days or seconds.
+
+    >>> age("36h"), age("14d")
+    (129600.0, 1209600.0)
+    """
     if not text[-1:].isalpha():
         raise ArgumentTypeError(f"must be a figure and one of d, h, m, s, such as 14d, got {text!r}")
     return seconds(0, 10**9)(text)

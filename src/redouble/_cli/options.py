@@ -1,4 +1,8 @@
-"""Options that describe a policy, for commands that take one."""
+"""Options that describe a policy, for commands that take one: ``explain``, ``preview`` and ``run``.
+
+Values are read by the rules of `Policy.from_mapping`, so ``--base 200ms`` is what ``base = "200ms"`` is in a
+file.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +40,8 @@ def add_policy_flags(parser: ArgumentParser) -> None:
 def policy_of(options: Any, policy: Policy | None = None, *, status: int, **fields: Any) -> Policy:
     """Return a policy with the options and ``fields`` set.
 
-    ``policy`` has the values of options that are not given. A wrong value raises `CommandError` with
-    ``status``.
+    ``policy`` has the values of options that are not given. Raise `CommandError` with ``status`` for a wrong
+    value, and for limits that exclude each other.
     """
     of_call = (*_OPTIONS, "timeout")
     given = {field: text for field in of_call if (text := getattr(options, field, None)) is not None}

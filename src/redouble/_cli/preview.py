@@ -1,4 +1,8 @@
-"""``redouble preview``: print the waits of a policy, each of them and in total."""
+"""``redouble preview``: print the waits of a policy, each of them and in total.
+
+The policy comes from a file, from the environment or from the defaults, and options override its fields.
+`forecast` calculates the figures, which are printed as a table or as JSON. Nothing waits.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +107,10 @@ def _base_policy(options: Any) -> Policy:
 
 
 def _read(path: str) -> Any:
-    """Parse a file. Syntax errors are ``ValueError`` in both parsers."""
+    """Parse a file: JSON if its name ends with ``.json``, TOML otherwise.
+
+    Raise `CommandError` with status 2 if it cannot be read. Syntax errors are ``ValueError`` in both parsers.
+    """
     import json
     import tomllib
 
@@ -118,7 +125,11 @@ def _read(path: str) -> Any:
 
 
 def _table(data: Any, name: str | None, path: str) -> Any:
-    """Return the named table, or the whole file if it is a table of policy fields itself."""
+    """Return the named table, or the whole file if it is a table of policy fields itself.
+
+    ``name`` may be dotted, as ``tool.retry``. Raise `CommandError` with status 2 if there is no such table,
+    or if none is named and the file has tables.
+    """
     for part in name.split(".") if name else ():
         if not _is_table(data) or part not in data:
             raise CommandError(f"there is no table {name} in {path}: there are {_tables(data)}", USAGE)
@@ -196,12 +207,20 @@ def forecast(policy: Policy, seed: int) -> dict[str, Any]:
 
 
 def _medians(calls: Sequence[Sequence[float]]) -> list[float]:
-    """Return the median of the first figures of all calls, of the second ones, and so on."""
+    """Return the median of the first figures of all calls, of the second ones, and so on.
+
+    >>> _medians([[1.0, 10.0], [2.0, 30.0], [9.0, 20.0]])
+    [2.0, 20.0]
+    """
     return [sorted(column)[len(calls) // 2] for column in zip(*calls, strict=True)]
 
 
 def _percentiles(totals: Sequence[float]) -> dict[str, float]:
-    """Return the totals that 50, 90 and 99 percent of calls do not exceed."""
+    """Return the totals that 50, 90 and 99 percent of calls do not exceed.
+
+    >>> _percentiles(range(100))
+    {'p50': 50, 'p90': 90, 'p99': 99}
+    """
     return {f"p{percent}": sorted(totals)[percent * len(totals) // 100] for percent in (50, 90, 99)}
 
 
@@ -255,7 +274,11 @@ def _print_table(rows: Sequence[Any], parts: Sequence[str], size: int, limited: 
 
 
 def _seconds(figure: float) -> str:
-    """Return seconds in at most eight characters: with decimals if small, with an exponent if huge."""
+    """Return seconds in at most eight characters: with decimals if small, with an exponent if huge.
+
+    >>> [_seconds(figure) for figure in (0.25, 12.5, 1200.0, 1e9)]
+    ['0.250', '12.50', '1200', '1.0e+09']
+    """
     if figure < 100:
         return f"{figure:.3f}" if figure < 1 else f"{figure:.2f}"
     return f"{figure:.0f}" if figure < 1e7 else f"{figure:.1e}"

@@ -92,7 +92,7 @@ class Signals:
 
 
 def _ignore(number: int, frame: object) -> None:
-    """Do nothing: the signal is read from the pipe."""
+    """Do nothing: the signal is read from the pipe. Without a handler it would end this process."""
 
 
 class Child:
@@ -130,7 +130,11 @@ class Child:
         return self._process.returncode if in_time else None
 
     def _wait(self, timeout: float | None) -> bool:
-        """Wait for the end of the command, and pass signals on; return False if the time is up first."""
+        """Wait for the end of the command, and pass signals on; return False if the time is up first.
+
+        In a shared group the terminal has sent Ctrl-C to the command too, so the first one is sent again only
+        if the command still runs after `_RESEND_AFTER` seconds.
+        """
         ends = None if timeout is None else time.monotonic() + timeout
         resend_at: float | None = None
         while self._process.poll() is None:
@@ -150,7 +154,7 @@ class Child:
         return True
 
     def _terminate(self) -> None:
-        """Send TERM, and KILL after the grace period."""
+        """Send TERM, and KILL after the grace period; return when the command and its group have ended."""
         self._send(signal.SIGTERM)
         self._send(signal.SIGCONT)  # a stopped process would not receive TERM
         if not self._wait(self._grace):
@@ -186,7 +190,7 @@ class Child:
 
 
 def in_foreground() -> bool:
-    """Return whether this process is in the foreground of a terminal."""
+    """Return whether this process is in the foreground of a terminal; False if it has none."""
     try:
         with open(os.ctermid(), "rb", buffering=0) as terminal:  # noqa: PTH123 - pathlib is slow to import
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()

@@ -1,4 +1,7 @@
-"""``redouble dead-letters replay``: call the function of the user with each letter, and report outcomes."""
+"""``redouble dead-letters replay``: call the function of the user with each letter, and report outcomes.
+
+`DeadLetters.replay` does the work. Here are the import of the function, the progress and the summary.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,11 @@ def replay(
 ) -> int | None:
     """Pass the waiting letters of a queue to the function that the options name, and print the outcomes.
 
-    ``only`` is the id of the one letter to replay; ``where`` selects letters. Return 1 if a letter failed or
-    was parked, or if ``only`` was not replayed. Raise `CommandError` with status 2 if the function cannot be
-    imported or called. After an interrupt the outcomes so far are printed.
+    ``only`` is the id of the one letter to replay; ``where`` selects letters. They are replayed in
+    the order in which they were put, whatever their age.
+
+    Return 1 if a letter failed or was parked, or if ``only`` was not replayed. Raise `CommandError` with
+    status 2 if the function cannot be imported or called. After an interrupt the outcomes so far are printed.
     """
     handler = _imported(options.handler)
     total = letters.depth() if only is None else 1
@@ -108,7 +113,7 @@ class Report:
             sys.stdout = sys.stderr
 
     def __exit__(self, *error: object) -> None:
-        """Erase the progress, and print the counts."""
+        """Erase the progress, and print the counts, also after an interrupt."""
         sys.stdout = self._out
         self._line.__exit__(*error)
         self._print(to_json(self.counts) if self._json else self._summary())
@@ -130,7 +135,7 @@ class Report:
                 self._print(text, sys.stderr)
 
     def _summary(self) -> str:
-        """Return the counts in words."""
+        """Return the counts in words: ``"2 replayed, 1 failed, 0 parked, 0 skipped"``."""
         return ", ".join([f"{count} {outcome}" for outcome, count in self.counts.items()])
 
     def name_failures(self, letters: DeadLetters) -> None:

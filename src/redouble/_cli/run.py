@@ -1,4 +1,9 @@
-"""``redouble run``: run a command, and run it again while it fails."""
+"""``redouble run``: run a command, and run it again while it fails.
+
+Each run of the command is an attempt of one call under a policy: the engine decides about retries, waits,
+deadline and timeout, as for a function. `process` starts the command and passes signals on. The output of the
+command is not touched; messages of this program go to stderr.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +64,8 @@ exit status:
 class AttemptFailed(Exception):  # noqa: N818 - says what happened
     """A run of the command that did not end with status 0.
 
-    ``exit_status`` is that of ``redouble run`` if this was the last attempt.
+    ``exit_status`` is that of ``redouble run`` if this was the last attempt: the status of the command, 128
+    plus the number of the signal that killed it, or 124 to 127 as in the help.
     """
 
     def __init__(self, message: str, exit_status: int, *, retryable: bool) -> None:
@@ -72,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command until it succeeds or is given up on; return the exit status.
 
     If this process receives a terminating signal, the command is ended first, and then this process dies by
-    the same signal.
+    the same signal. Raise `CommandError` with status 125 on a system that is not POSIX.
     """
     options: Any = _parse(arguments)
     if os.name != "posix":
@@ -85,7 +91,11 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> Any:
-    """Return the options; everything after the first argument that is no option is the command."""
+    """Return the options; everything after the first argument that is no option is the command.
+
+    ``--`` in front of the command is not part of it. Wrong usage exits with 125, since 2 may be the status of
+    the command.
+    """
     about = "Run a command, and run it again while it fails, with waits between."
     usage = "%(prog)s [OPTIONS] -- COMMAND [ARGUMENT ...]"
     parser = command_parser("run", about, _EPILOG, usage=usage)
@@ -107,7 +117,11 @@ def _parse(arguments: Sequence[str]) -> Any:
 
 
 def _statuses(text: str) -> frozenset[int]:
-    """Read exit statuses, separated by commas; an argparse type."""
+    """Read exit statuses, separated by commas; an argparse type.
+
+    >>> sorted(_statuses("7,28"))
+    [7, 28]
+    """
     return frozenset(map(whole_number(1, 255), text.split(",")))
 
 
@@ -134,7 +148,7 @@ class Runner:
         )
 
     def run(self) -> int:
-        """Run the attempts and return the exit status."""
+        """Run the attempts and return the exit status: that of the last one, or 124 after the deadline."""
         try:
             self._policy.call(self._run_once)
         except AttemptFailed as failure:
@@ -145,7 +159,11 @@ class Runner:
         return DONE
 
     def _run_once(self) -> None:
-        """Make one attempt; raise `AttemptFailed` unless the exit status is 0."""
+        """Make one attempt; raise `AttemptFailed` unless the exit status is 0.
+
+        The timeout is what the policy leaves to this attempt, also by its deadline. An attempt that it ended
+        can always be retried, one that a signal killed only if ``--on-exit`` names 128 plus the signal.
+        """
         self._attempt += 1
         if self._options.verbose:
             self._print_attempt(join(masked(self._options.command)), "dim")
@@ -153,15 +171,15 @@ class Runner:
         timeout = None if attempt is None else attempt.timeout
         status = self._start().run(timeout)
         if status is None:
-            raise AttemptFailed(f"ended after {timeout:.4g} s", TIMED_OUT, retryable=True)
+            raise AttemptFailed(f"timed out after {timeout:.4g} s", TIMED_OUT, retryable=True)
         if status < 0:
-            message, status = f"died by {_signal_name(-status)}", 128 - status
+            message, status = f"killed by {_signal_name(-status)}", 128 - status
             raise AttemptFailed(message, status, retryable=status in (self._options.on_exit or ()))
         if status:
             raise AttemptFailed(f"exit status {status}", status, retryable=self._is_retried(status))
 
     def _start(self) -> Child:
-        """Start the command; raise `AttemptFailed` if it cannot be started."""
+        """Start the command; if that fails, print why, also with ``--quiet``, and raise `AttemptFailed`."""
         environment = {**os.environ, "REDOUBLE_ATTEMPT": str(self._attempt)}
         options = self._options
         try:
@@ -178,22 +196,26 @@ class Runner:
         return status not in (NOT_RUNNABLE, NOT_FOUND) if statuses is None else status in statuses
 
     def _report(self, event: Event) -> None:
-        """Print an event of the call; a listener."""
+        """Print an event of the call; a listener.
+
+        Successes, and failures that are not retried, are printed only with ``--verbose``: the output of the
+        command shows them. A deadline is printed by `run`.
+        """
         if isinstance(event, Retrying):
-            message = f"{event.error_message}; the next in {event.delay or 0.0:.2f} s"
+            message = f"{event.error_message}; next attempt in {event.delay or 0.0:.2f} s"
             self._print_attempt(message, "yellow")
         elif isinstance(event, GaveUp) and event.reason is Reason.attempts:
             self._print_attempt(f"{event.error_message}; no attempts left", "red")
         elif isinstance(event, GaveUp) and event.reason is Reason.give_up_after:
-            after = f"give_up_after of {self._policy.give_up_after:g} s"
-            self._print_attempt(f"{event.error_message}; no time left by the {after}", "red")
+            limit = f"give_up_after is {self._policy.give_up_after:g} s"
+            self._print_attempt(f"{event.error_message}; no time left: {limit}", "red")
         elif isinstance(event, GaveUp) and self._options.verbose:
             self._print_attempt(f"{event.error_message}; not retried", "red")
         elif isinstance(event, Recovered) and self._options.verbose:
             self._print_attempt("succeeded", "green")
 
     def _print_attempt(self, text: str, style: str) -> None:
-        """Print a line on stderr that begins with the number of the attempt."""
+        """Print a line on stderr that begins with the number of the attempt: ``attempt 1 of 4: ...``."""
         attempts = self._policy.attempts
         limit = "" if attempts in (None, INF) else f" of {attempts}"
         self._print(f"attempt {self._attempt}{limit}: {text}", style)
@@ -210,7 +232,10 @@ def _is_retryable(error: Exception) -> bool:
 
 
 def _status_of(error: OSError | ValueError) -> int:
-    """Return the exit status for a command that cannot be started, as a shell would."""
+    """Return the exit status for a command that cannot be started, as a shell would: 127 if it is missing.
+
+    Without resources for a process it is 125, which is retried: there may be some later.
+    """
     reason = getattr(error, "errno", None)
     if reason in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):  # no resources for a process
         return OWN_FAILURE
@@ -218,8 +243,8 @@ def _status_of(error: OSError | ValueError) -> int:
 
 
 def _signal_name(number: int) -> str:
-    """Return the name of a signal, such as ``SIGTERM``."""
+    """Return the name of a signal, such as ``SIGTERM``; real-time signals have only a number."""
     try:
         return signal.Signals(number).name
-    except ValueError:  # a real-time signal
+    except ValueError:
         return f"signal {number}"

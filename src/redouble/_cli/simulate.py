@@ -1,4 +1,8 @@
-"""``redouble simulate``: compare retry strategies in a fleet of clients on virtual time."""
+"""``redouble simulate``: compare retry strategies in a fleet of clients on virtual time.
+
+`MODELS` has a subcommand for each model of `redouble.simulate`, with its options. `simulate_views` prints the
+results and draws the charts.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +187,8 @@ def simulate(arguments: Sequence[str]) -> None:
     """Run a model under each strategy, and print the results.
 
     Results go to stdout as text, as JSON or as SVG; a chart may go to a file as well. Progress goes to
-    stderr, if that is a terminal and the output is text.
+    stderr, if that is a terminal and the output is text. Raise `CommandError` with status 3 if the chart
+    cannot be written, before the simulation starts if that is known by then.
     """
     options: dict[str, Any] = vars(_parser().parse_args(arguments))
     name, json, svg = options.pop("model"), options.pop("json"), options.pop("svg")
@@ -243,7 +248,8 @@ def _parser() -> Parser:
 def _results(model: Model, line: StatusLine, strategy: Sequence[str] = (), **options: Any) -> list[Any]:
     """Run the model under each strategy, and show the progress on the status line.
 
-    ``options`` are parameters of the model. A strategy that was named twice is run once.
+    ``strategy`` has names, none for the selection of the model; one that was named twice is run once.
+    ``options`` are parameters of the model.
     """
     names = list(dict.fromkeys(strategy or model.selection))
     found: list[Any] = []

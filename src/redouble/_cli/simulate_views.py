@@ -9,13 +9,12 @@ from __future__ import annotations
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
-from textwrap import wrap
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._base.table import table
 from .charts import bars, short, sparkline
-from .output import print_text
+from .output import print_text, wrap_text
 from .svg import bar_chart, small_multiples, steps
 
 if TYPE_CHECKING:
@@ -29,7 +28,11 @@ _CELLS, _LABEL = 220, 10
 
 
 class View(NamedTuple):
-    """How the results of a model are shown, all of which have the same parameters."""
+    """How the results of a model are shown, one for each strategy, all with the same parameters.
+
+    To add a column, add its head and a format string to ``columns``; a figure that a result does not have
+    comes from ``derive``.
+    """
 
     title: str
     # The cells of the table after the strategy, by the heads of their columns.
@@ -45,7 +48,10 @@ class View(NamedTuple):
     draw: Callable[[Figures, str], str]
 
     def print(self, results: Sequence[Any], width: int, encoding: str | None) -> None:
-        """Print all parts, in lines of at most ``width`` columns."""
+        """Print title, table, legend, chart and summary, in lines of at most ``width`` columns.
+
+        ``encoding`` is that of the output; without block characters in it the chart is in ASCII.
+        """
         figures = self._figures(results)
         _paragraph(_filled(self.title, figures[0]), width, "bold")
         print_text("")
@@ -67,7 +73,10 @@ class View(NamedTuple):
         return [SimpleNamespace(**result.as_dict(), **self.derive(result)) for result in results]
 
     def _print_table(self, figures: Figures, width: int) -> None:
-        """Print the figures as a table, or as a list if the table is too wide."""
+        """Print the figures as a table, or as a list if the table is too wide.
+
+        Strategies with which the service does not recover are red.
+        """
         rows = [(one.strategy, *[_filled(text, one) for text in self.columns.values()]) for one in figures]
         head, *lines = table(("strategy", *self.columns), rows).split("\n")
         fits = max(map(len, (head, *lines))) <= width
@@ -89,7 +98,7 @@ def _filled(text: str, figures: Any) -> str:
 
 def _paragraph(text: str, width: int, style: str | None = None) -> None:
     """Print text, wrapped to the width."""
-    print_text("\n".join(wrap(text, width, break_on_hyphens=False)), style)
+    print_text(wrap_text(text, width, hanging=0), style)
 
 
 def _style(one: Any) -> str | None:
@@ -98,7 +107,11 @@ def _style(one: Any) -> str | None:
 
 
 def _percent(share: float) -> str:
-    """Return a share in percent, without trailing zeros."""
+    """Return a share in percent, without trailing zeros.
+
+    >>> _percent(0.5), _percent(0.0125)
+    ('50%', '1.25%')
+    """
     return f"{100 * share:.4g}%"
 
 
@@ -135,7 +148,7 @@ def _contention(result: Any) -> dict[str, Any]:
 
 
 def _contention_summary(figures: Figures) -> Iterator[str]:
-    """Return who needs the fewest and the most writes, and who is the fastest and the slowest."""
+    """Yield which strategy needs the fewest writes and which the most, the fastest and the slowest."""
     (few, many), (soon, late) = _extremes(figures, "calls"), _extremes(figures, "seconds")
     least = f"The minimum is one write per client. {few.strategy} needs {few.each:.1f}"
     if few is many:
@@ -170,7 +183,7 @@ def _budgets(result: Any) -> dict[str, Any]:
 
 
 def _budgets_summary(figures: Figures) -> Iterator[str]:
-    """Return with what most calls succeed, and with what the load is least."""
+    """Yield with which strategy most calls succeed, and with which the load is least."""
     light, good = _extremes(figures, "load")[0], _extremes(figures, "success_rate")[1]
     yield (
         f"Without retries {_percent(1 - good.failure_rate)} of calls would succeed. Most succeed with "
@@ -218,7 +231,7 @@ def _layers(result: Any) -> dict[str, Any]:
 
 
 def _layers_summary(figures: Figures) -> Iterator[str]:
-    """Return how many calls one call of the user becomes, at most and at least."""
+    """Yield how many calls one call of the user becomes, at most and at least."""
     low, high = _extremes(figures, "amplification")
     yield (
         f"With {high.strategy} one call of the user becomes {high.amplification:.4g} at the bottom"
@@ -261,7 +274,10 @@ def _outage(result: Any) -> dict[str, Any]:
 
 
 def _outage_chart(figures: Figures, width: int, encoding: str | None) -> None:
-    """Print two lines for each strategy, all on one scale, with the maximum of each line behind it."""
+    """Print two lines for each strategy: requests that arrived, and those that were answered in time.
+
+    All lines have one scale, so that strategies can be compared; the maximum of each is behind it.
+    """
     room = max(10, width - _LABEL - 10)
     lines = [
         [(name, _rates(counts, room, one.bin_seconds)) for name, counts in _series(one)] for one in figures
@@ -283,7 +299,10 @@ def _series(one: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _outage_summary(figures: Figures) -> Iterator[str]:
-    """Return the highest and lowest peak, and the strategies under which the service recovers or does not."""
+    """Yield the highest and lowest peak, and the strategies under which the service recovers or does not.
+
+    A service that does not recover is busy with requests whose clients have given up.
+    """
     low, high = _extremes(figures, "peak")
     if high is not low:
         yield (
@@ -303,7 +322,7 @@ def _outage_summary(figures: Figures) -> Iterator[str]:
 
 
 def _outage_svg(figures: Figures, caption: str) -> str:
-    """Return a panel for each strategy, with the time of the outage shaded."""
+    """Return a panel for each strategy, with the time of the outage shaded; bins are joined to `_CELLS`."""
     first = figures[0]
     cells = min(_CELLS, len(first.arrivals))
     bin_width = len(first.arrivals) * first.bin_seconds / cells
@@ -325,14 +344,22 @@ def _outage_svg(figures: Figures, caption: str) -> str:
 
 
 def _rates(counts: Sequence[int], cells: int, bin_seconds: float) -> list[float]:
-    """Return counts in bins as rates per second, in at most ``cells`` wider bins."""
+    """Return counts in bins as rates per second, in at most ``cells`` wider bins.
+
+    >>> _rates([1, 1, 3, 3], 2, 0.5)
+    [2.0, 6.0]
+    """
     cells = min(cells, len(counts))
     edges = [len(counts) * number // cells for number in range(cells + 1)]
     return [sum(counts[start:end]) / ((end - start) * bin_seconds) for start, end in pairwise(edges)]
 
 
 def _axis(one: Any, room: int) -> str:
-    """Return the line above a chart that marks when the service was away."""
+    """Return the line above a chart that marks when the service was away; without its text if too short.
+
+    >>> _axis(SimpleNamespace(before=10, away=20, after=10, arrivals=range(60)), 60)
+    '               |-------- away 20 s ---------|'
+    """
     total = one.before + one.away + one.after
     room = min(room, len(one.arrivals))
     gone, back = (round(room * moment / total) for moment in (one.before, one.before + one.away))

@@ -87,7 +87,11 @@ def small_multiples(
 
 
 def steps(counts: Sequence[float], bin_width: float) -> list[tuple[float, float]]:
-    """Return counts in bins as the points of a stepped line."""
+    """Return counts in bins as the points of a stepped line: two for each bin, at its edges.
+
+    >>> steps([3, 1], 0.5)
+    [(0.0, 3), (0.5, 3), (0.5, 1), (1.0, 1)]
+    """
     return [(bin_width * edge, count) for number, count in enumerate(counts) for edge in (number, number + 1)]
 
 
@@ -124,12 +128,20 @@ def _rules(which: int, colours: Sequence[str]) -> str:
 
 
 def at(value: float) -> str:
-    """Return a coordinate with at most one decimal."""
+    """Return a coordinate with at most one decimal, so that a chart has few bytes.
+
+    >>> at(12.04), at(-0.01)
+    ('12', '0')
+    """
     return f"{round(value, 1) + 0.0:g}"  # the sum turns -0.0 into 0.0
 
 
 def escaped(text: str) -> str:
-    """Escape text for XML, without the characters that XML cannot hold."""
+    """Escape text for XML, without the characters that XML cannot hold.
+
+    >>> escaped("a < b" + chr(0))
+    'a &lt; b'
+    """
     return escape(re.sub("[^ -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "", text))
 
 
@@ -172,7 +184,7 @@ class Page:
         self.add(f'<{tag} {where} class="f{number}" fill="{LIGHT[number]}"/>')
 
     def legend(self, names: Sequence[str]) -> None:
-        """Add names with their colours in a row below the title."""
+        """Add names with their colours in a row below the title; the free space begins below it."""
         x = 20.0
         for colour, name in enumerate(names):
             self.shape("rect", colour, x=x, y=self._top - 6, width=14, height=4, rx=2)
@@ -181,7 +193,7 @@ class Page:
         self._top += 24
 
     def text(self) -> str:
-        """Return the SVG document."""
+        """Return the SVG document: head, parts in the order in which they were added, caption."""
         size = f'viewBox="0 0 {self.width} {self.height}" width="{self.width}" height="{self.height}"'
         paper, ink = _INK["paper"][0], _INK["text"][0]
         style = f"{_STYLE}{_rules(0, LIGHT)}\n@media (prefers-color-scheme:dark){{{_rules(1, DARK)}}}"

@@ -165,7 +165,7 @@ def test_the_table_is_readable_and_the_description_comes_last(preview):
         "      4     0.800     0.800     0.800      1.40      1.40      1.40",
         "",
         "Worst case:     1.40 s of waiting",
-        "Total waiting:  p50 1.40 s, p90 1.40 s, p99 1.40 s",
+        "Total waiting:  p50 1.40 s, p90 1.40 s, p99 1.40 s, of 5000 calls that never",
     ]
     described = Policy(base=0.2, cap=5.0, backoff=exponential).describe()
     assert " ".join(out.partition("seed 1)\n")[2].split()) == " ".join(described.split())

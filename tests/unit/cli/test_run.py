@@ -70,7 +70,7 @@ def test_a_command_that_fails_is_run_again_until_it_succeeds(run):
     assert (status, out) == (0, "1\n2\n3\n")
     lines = err.splitlines()
     assert len(lines) == 2
-    assert lines[0].startswith(f"{PREFIX}attempt 1 of 4: exit status 1; the next in 0.0")
+    assert lines[0].startswith(f"{PREFIX}attempt 1 of 4: exit status 1; next attempt in 0.0")
 
 
 def test_the_status_of_the_last_attempt_comes_out(run):
@@ -104,7 +104,7 @@ def test_death_by_a_signal_is_128_and_its_number_and_is_not_retried(run):
 def test_death_by_a_signal_is_retried_if_that_is_asked_for(run):
     status, out, err = run("--on-exit", 137, "--attempts", 2, *sh("echo .; kill -KILL $$"))
     assert (status, out) == (137, ".\n.\n")
-    assert "attempt 1 of 2: died by SIGKILL; the next in" in err
+    assert "attempt 1 of 2: killed by SIGKILL; next attempt in" in err
 
 
 def test_a_signal_without_a_name_is_told_by_its_number():
@@ -208,7 +208,7 @@ def test_verbose_tells_no_secret_of_the_command(run):
 def test_verbose_tells_of_every_attempt_and_of_the_end(run):
     script = "[ $REDOUBLE_ATTEMPT = 2 ]"
     lines = run("--verbose", *sh(script))[2].splitlines()
-    assert [line.partition("; the next")[0] for line in lines] == [
+    assert [line.partition("; next attempt")[0] for line in lines] == [
         f"{PREFIX}attempt 1 of 4: sh -c '{script}'",
         f"{PREFIX}attempt 1 of 4: exit status 1",
         f"{PREFIX}attempt 2 of 4: sh -c '{script}'",
@@ -229,7 +229,7 @@ def test_an_attempt_whose_time_is_up_is_ended_and_retried_and_124_in_the_end(run
     )
     assert (status, out) == (124, ".\n.\n")
     assert time.monotonic() - began < 10
-    assert f"{PREFIX}attempt 2 of 2: ended after 0.05 s; no attempts left\n" in err
+    assert f"{PREFIX}attempt 2 of 2: timed out after 0.05 s; no attempts left\n" in err
 
 
 def test_an_attempt_in_time_is_left_alone(run):
@@ -263,7 +263,7 @@ def test_the_deadline_ends_the_running_attempt_and_is_124(run):
 def test_attempts_may_go_on_until_the_deadline(run):
     status, _, err = run("--deadline", "150ms", "--attempts", "none", "--backoff", "fixed", "--", "false")
     assert status == 124
-    assert f"{PREFIX}attempt 2: exit status 1; the next in " in err
+    assert f"{PREFIX}attempt 2: exit status 1; next attempt in " in err
 
 
 def gone(pid):
@@ -486,7 +486,7 @@ def test_on_a_terminal_the_command_can_be_talked_to_and_waits_are_told_in_colour
         shown += read_until(terminal, "hello b")
         assert process.wait(timeout=30) == 0
     assert "hello a" in shown
-    assert f"\x1b[33m{PREFIX}attempt 1 of 4: exit status 1; the next in " in shown
+    assert f"\x1b[33m{PREFIX}attempt 1 of 4: exit status 1; next attempt in " in shown
 
 
 def test_on_a_terminal_ctrl_c_reaches_the_command_once_and_ends_everything():
@@ -502,7 +502,7 @@ def test_on_a_terminal_ctrl_c_reaches_the_command_once_and_ends_everything():
 @pytest.mark.slow
 def test_on_a_terminal_ctrl_c_during_a_wait_ends_it():
     with on_terminal("--base", "20s", "--backoff", "fixed", "--", "false") as (process, terminal):
-        read_until(terminal, "the next in")
+        read_until(terminal, "next attempt in")
         os.write(terminal, b"\x03")
         assert process.wait(timeout=30) == -signal.SIGINT
 
@@ -524,4 +524,4 @@ def test_give_up_after_ends_with_the_status_of_the_last_attempt(run):
         "--attempts", "inf", "--base", "9s", "--backoff", "fixed", "--give-up-after", "2s", *sh("exit 3")
     )
     assert (status, out) == (3, "")
-    assert err == f"{PREFIX}attempt 1: exit status 3; no time left by the give_up_after of 2 s\n"
+    assert err == f"{PREFIX}attempt 1: exit status 3; no time left: give_up_after is 2 s\n"

@@ -189,6 +189,20 @@ def test_purge_deletes_nothing_if_the_answer_is_anything_else(command, put, lett
     assert letters.depth() == 2
 
 
+@pytest.mark.parametrize("options", [[], ["--function", "ship"]], ids=["by age", "by function"])
+def test_a_letter_that_is_put_before_the_answer_stays(command, put, letters, monkeypatch, options):
+    put("old", 1, function="ship")
+
+    class Slow(Terminal):
+        def readline(self):
+            put("new", function="ship")
+            return "y\n"
+
+    monkeypatch.setattr(sys, "stdin", Slow())
+    assert command("purge", "--older-than", "0s", *options)[1] == "purged 1 letter of the queue default\n"
+    assert [letter.payload for letter in letters.list()] == ["new"]
+
+
 def test_purge_does_not_ask_if_there_is_nothing_to_delete(command, put, answer):
     put("new")
     answer("n\n")
