@@ -57,6 +57,7 @@ WITH_OTHERS = {
     "clients.botocore": {"botocore"},
     "clients.grpc": {"grpc"},
     "clients.httpx": {"httpx"},
+    "clients.httpx2": {"httpx2"},
     "clients.requests": {"requests"},
     "clients.sqlalchemy": {"sqlalchemy"},
     "clients.urllib3": {"urllib3"},

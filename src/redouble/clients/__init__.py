@@ -2,7 +2,7 @@
 
 Import the module of your client; each imports its client and nothing else does:
 
-- `redouble.clients.httpx`: ``httpx.Client(transport=RetryTransport())``
+- `redouble.clients.httpx`, `redouble.clients.httpx2`: ``httpx.Client(transport=RetryTransport())``
 - `redouble.clients.requests`: ``retrying_session()``, or ``session.mount("https://", RetryAdapter())``
 - `redouble.clients.aiohttp`: ``aiohttp.ClientSession(middlewares=(retry_middleware(),))``
 - `redouble.clients.urllib3`: ``RetryPoolManager()``

@@ -8,7 +8,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..errors import RedoubleError
     from ..policy import Policy
 
 
@@ -36,10 +35,3 @@ class RpcClient(HttpClient):
 
     def discard(self, result: Any, left: float | None) -> None:
         """Do nothing: a message holds no connection."""
-
-    def is_usable(self, response: Any) -> bool:
-        """Return that no response is returned which was rejected: `ResultRejected` is raised."""
-        return False
-
-    def complete(self, error: RedoubleError, *args: Any) -> None:
-        """Leave the error as it is."""

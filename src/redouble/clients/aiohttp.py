@@ -8,55 +8,49 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
+from operator import attrgetter
 
 import aiohttp
 from aiohttp.payload import AsyncIterablePayload, IOBasePayload
 
+from .. import errors
 from .._base.loops import time_limit
-from .._engine.note import history
 from ..context import POLICY, here, shorter
-from ..errors import BulkheadFull as _BulkheadFull
-from ..errors import CircuitOpen as _CircuitOpen
-from ..errors import DeadlineExceeded as _DeadlineExceeded
-from ..errors import RedoubleError
-from ..errors import ResultRejected as _ResultRejected
-from ._http import DRAIN_TIME, NO_REWIND, USED_UP, ClientPolicy, HttpClient, as_type, is_short
+from ._http import DRAIN_TIME, NO_REWIND, USED_UP, HttpClient, is_short
 from ._override import override
 
 __all__ = ["override", "retry_middleware"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable
+    from collections.abc import Iterable
     from typing import Any
 
     from typing_extensions import Unpack
 
     from .._policy.typed import PolicyFields
     from ..policy import Policy
+    from ._http import Kwargs
 
 
-class DeadlineExceeded(_DeadlineExceeded, aiohttp.ServerTimeoutError):
+class DeadlineExceeded(errors.DeadlineExceeded, aiohttp.ServerTimeoutError):
     """`redouble.DeadlineExceeded` that callers of aiohttp catch as ``aiohttp.ServerTimeoutError``."""
 
 
-class ResultRejected(_ResultRejected, aiohttp.ClientConnectionError):
+class ResultRejected(errors.ResultRejected, aiohttp.ClientConnectionError):
     """`redouble.ResultRejected` that callers of aiohttp catch as ``aiohttp.ClientConnectionError``."""
 
 
-class CircuitOpen(_CircuitOpen, aiohttp.ClientConnectionError):
+class CircuitOpen(errors.CircuitOpen, aiohttp.ClientConnectionError):
     """`redouble.CircuitOpen` that callers of aiohttp catch as ``aiohttp.ClientConnectionError``."""
 
 
-class BulkheadFull(_BulkheadFull, aiohttp.ClientConnectionError):
+class BulkheadFull(errors.BulkheadFull, aiohttp.ClientConnectionError):
     """`redouble.BulkheadFull` that callers of aiohttp catch as ``aiohttp.ClientConnectionError``."""
 
 
 # The errors after which a session sends an idempotent request again by itself, through its middlewares.
 _SENT_AGAIN = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
-# The timer of the request that was given up on last, and its error: a session has one timer for each request.
-_given_up: ContextVar[tuple[object, Exception] | None] = ContextVar("redouble given up", default=None)
 
 
 class AttemptTimeout(aiohttp.ServerTimeoutError):
@@ -64,28 +58,21 @@ class AttemptTimeout(aiohttp.ServerTimeoutError):
 
 
 class _Aiohttp(HttpClient):
-    """Requests and responses of aiohttp."""
+    """Requests and responses of aiohttp: the arguments of a call are a request and the handler that sends it.
+
+    A session sends the requests of a redirect, and its own repetition of a request, through the middleware:
+    each is a call of its own.
+    """
 
     library = "aiohttp"
-    errors = {  # noqa: RUF012 - of the class, and never changed
-        _DeadlineExceeded: DeadlineExceeded,
-        _ResultRejected: ResultRejected,
-        _CircuitOpen: CircuitOpen,
-        _BulkheadFull: BulkheadFull,
-        TimeoutError: AttemptTimeout,
-    }
+    joined = (DeadlineExceeded, ResultRejected, CircuitOpen, BulkheadFull)
+    timed_out = AttemptTimeout
+    awaits = True
+    status_of = attrgetter("status")
 
-    def method_of(self, *args: Any) -> str:
-        method: str = args[0].method
-        return method
-
-    def host_of(self, *args: Any) -> str | None:
-        host: str | None = args[0].url.host
-        return host
-
-    def status_of(self, response: Any) -> int:
-        status: int = response.status
-        return status
+    def bare(self, *args: Any, **kwargs: Any) -> Any:
+        request, handler = args
+        return _send_in_time(request, handler, **kwargs) if kwargs else handler(request)
 
     def unrepeatable(self, *args: Any) -> str:
         request = args[0]
@@ -97,21 +84,11 @@ class _Aiohttp(HttpClient):
             return NO_REWIND if isinstance(body, IOBasePayload) else USED_UP
         return ""
 
-    def rewind(self, *args: Any) -> None:
-        pass  # aiohttp does, when it sends a body again
-
-    def set_header(self, name: str, value: str, *args: Any, keep: bool = False) -> None:
-        headers = args[0].headers
-        if not (keep and name in headers):
-            headers[name] = value
-
-    def limit(self, seconds: float, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the keywords with the seconds after which to cancel the attempt: it shows no timeouts."""
+    def limit(self, seconds: float, args: Any, kwargs: Kwargs) -> Kwargs:
+        """Return the seconds after which to cancel the attempt: a request does not show its timeouts."""
         attempt: Any = here()
-        policy: Any = attempt[POLICY]
-        if isinstance(policy, ClientPolicy) and policy._client is self:
-            return kwargs  # the engine cancels an attempt of ours
-        return {**kwargs, "seconds": seconds}
+        # The engine cancels an attempt of ours.
+        return kwargs if attempt[POLICY] and attempt[POLICY]._client is self else {"seconds": seconds}
 
     async def discard(self, result: Any, left: float | None) -> None:
         try:
@@ -125,7 +102,7 @@ class _Aiohttp(HttpClient):
     def is_usable(self, response: Any) -> bool:
         return response.content.exception() is None
 
-    def mark(self, response: Any, error: RedoubleError, *args: Any) -> None:
+    def mark(self, response: Any, error: errors.RedoubleError, *args: Any) -> None:
         super().mark(response, error, *args)
         own = response.raise_for_status
 
@@ -139,25 +116,20 @@ class _Aiohttp(HttpClient):
         # The error of aiohttp does not have the response.
         response.raise_for_status = raise_for_status
 
-    def complete(self, error: RedoubleError, *args: Any) -> None:
-        pass
+    def resend_key(self, error: BaseException | None, *args: Any) -> object:
+        """Return the timer of a request: a session makes one for all requests that it sends for a call."""
+        if error is None or isinstance(error, _SENT_AGAIN):
+            return getattr(args[0], "_timer", None)
+        return None
 
-    def raise_status(self, response: Any, error: RedoubleError, *args: Any) -> None:
-        raised = aiohttp.ClientResponseError(
+    def status_error(self, response: Any, *args: Any) -> Exception:
+        return aiohttp.ClientResponseError(
             response.request_info,
             response.history,
             status=response.status,
             message=response.reason or "",
             headers=response.headers,
         )
-        raised.__notes__ = response.__notes__
-        raise raised
-
-
-def _send(
-    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType, seconds: float | None = None
-) -> Awaitable[aiohttp.ClientResponse]:
-    return handler(request) if seconds is None else _send_in_time(request, handler, seconds)
 
 
 async def _send_in_time(
@@ -183,41 +155,13 @@ def retry_middleware(
     ``["*"]``, that receive ``X-Retry-Attempt`` and ``X-Request-Timeout-Ms``. A `Registry` as a guard has
     one guard for each host. `override` sets another policy for the requests of a block.
     """
-    client = _Aiohttp(
-        "retry_middleware",
-        policy,
-        fields,
-        send=_send,
-        awaits=True,
-        raise_status=raise_status,
-        propagate_to=propagate_to,
-    )
+    options: Any = {"raise_status": raise_status, "propagate_to": propagate_to}
+    client = _Aiohttp("retry_middleware", policy, fields, **options)
 
     async def retrying(
         request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        before = _given_up.get()
-        if before is not None:
-            _given_up.set(None)
-            if before[0] is _timer(request):
-                raise before[1]
-        try:
-            response: aiohttp.ClientResponse = await client.sender()(request, handler)
-            return response
-        except (RedoubleError, TimeoutError) as error:
-            given_up: RedoubleError | TimeoutError = error
-        except _SENT_AGAIN as error:
-            tried = history(error)
-            if tried is not None and tried.attempts > 1:
-                # Without its traceback, whose frames must not live on in the context.
-                _given_up.set((_timer(request), as_type(type(error), error).with_traceback(None)))
-            raise
-        last: aiohttp.ClientResponse = await client.conclude_async(given_up, request)
-        return last
+        response: aiohttp.ClientResponse = await client.run_async(None, request, handler)
+        return response
 
     return retrying
-
-
-def _timer(request: Any) -> object:
-    """Return the timer of a request. A session that sends a request again makes a new one with that timer."""
-    return getattr(request, "_timer", request)

@@ -14,13 +14,9 @@ import uuid
 from botocore.client import BaseClient
 from botocore.exceptions import BotoCoreError
 
+from .. import errors
 from ..classify import may_repeat_aws
-from ..errors import BulkheadFull as _BulkheadFull
-from ..errors import CircuitOpen as _CircuitOpen
-from ..errors import DeadlineExceeded as _DeadlineExceeded
-from ..errors import RedoubleError
-from ..errors import ResultRejected as _ResultRejected
-from ._http import NO_REWIND
+from ._http import NO_REWIND, position_of
 from ._override import override
 from ._rpc import RpcClient
 
@@ -39,19 +35,19 @@ if TYPE_CHECKING:
     C = TypeVar("C")
 
 
-class DeadlineExceeded(_DeadlineExceeded, BotoCoreError):  # noqa: N818 - says what happened
+class DeadlineExceeded(errors.DeadlineExceeded, BotoCoreError):  # noqa: N818 - says what happened
     """`redouble.DeadlineExceeded` that callers of botocore catch as ``BotoCoreError``."""
 
 
-class ResultRejected(_ResultRejected, BotoCoreError):  # noqa: N818 - as above
+class ResultRejected(errors.ResultRejected, BotoCoreError):  # noqa: N818 - as above
     """`redouble.ResultRejected` that callers of botocore catch as ``BotoCoreError``."""
 
 
-class CircuitOpen(_CircuitOpen, BotoCoreError):  # noqa: N818 - as above
+class CircuitOpen(errors.CircuitOpen, BotoCoreError):  # noqa: N818 - as above
     """`redouble.CircuitOpen` that callers of botocore catch as ``BotoCoreError``."""
 
 
-class BulkheadFull(_BulkheadFull, BotoCoreError):  # noqa: N818 - as above
+class BulkheadFull(errors.BulkheadFull, BotoCoreError):  # noqa: N818 - as above
     """`redouble.BulkheadFull` that callers of botocore catch as ``BotoCoreError``."""
 
 
@@ -67,7 +63,7 @@ class _Operation:
         self.may_repeat: bool = bool(tokens) or may_repeat_aws(model, given)
         # Where files begin that are sent.
         self.files: dict[str, Any] = {
-            name: _position(value) for name, value in given.items() if hasattr(value, "read")
+            name: position_of(value) for name, value in given.items() if hasattr(value, "read")
         }
 
     def __repr__(self) -> str:
@@ -79,12 +75,10 @@ class _Botocore(RpcClient):
 
     library = "botocore"
     remedy = "idempotent=True"
-    errors = {  # noqa: RUF012 - of the class, and never changed
-        _DeadlineExceeded: DeadlineExceeded,
-        _ResultRejected: ResultRejected,
-        _CircuitOpen: CircuitOpen,
-        _BulkheadFull: BulkheadFull,
-    }
+    joined = (DeadlineExceeded, ResultRejected, CircuitOpen, BulkheadFull)
+
+    def bare(self, *args: Any, **kwargs: Any) -> Any:
+        return self.inner(args[0].name, _copied(args[0].params))
 
     def may_repeat(self, *args: Any) -> bool:
         found: bool = args[0].may_repeat
@@ -96,10 +90,6 @@ class _Botocore(RpcClient):
     def rewind(self, *args: Any) -> None:
         for name, position in args[0].files.items():
             args[0].params[name].seek(position)
-
-    def limit(self, seconds: float, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the keywords as they are: a request of botocore has no timeout of its own."""
-        return kwargs
 
 
 def retry_client(client: C, policy: Policy | None = None, /, **fields: Unpack[PolicyFields]) -> C:
@@ -125,21 +115,15 @@ def retry_client(client: C, policy: Policy | None = None, /, **fields: Unpack[Po
     kind: Any = type(client)
     service = made.meta.service_model
 
-    def send(call: _Operation) -> Any:
-        params = _copied(call.params)
+    def send(operation_name: str, api_params: dict[str, Any]) -> Any:
         if bare is not None:
-            return bare(call.name, params)
-        return kind._make_api_call(client, call.name, params)  # looked up here: tests replace it
+            return bare(operation_name, api_params)
+        return kind._make_api_call(client, operation_name, api_params)  # looked up here: tests replace it
 
-    under = _Botocore("retry_client", policy, fields, send=send)
+    under = _Botocore("retry_client", policy, fields, send)
 
     def make_api_call(operation_name: str, api_params: dict[str, Any]) -> Any:
-        call = _Operation(service.operation_model(operation_name), api_params)
-        try:
-            return under.sender()(call)
-        except RedoubleError as error:
-            given_up = error
-        return under.finish(given_up, call)
+        return under.run(None, _Operation(service.operation_model(operation_name), api_params))
 
     event = service.service_id.hyphenize()
     made.meta.events.unregister(f"needs-retry.{event}", unique_id=f"retry-config-{event}")
@@ -147,16 +131,6 @@ def retry_client(client: C, policy: Policy | None = None, /, **fields: Unpack[Po
     retried.redouble_bare = bare
     made._make_api_call = retried
     return client
-
-
-def _position(file: Any) -> Any:
-    """Return where a file is; ``None`` if it cannot be rewound."""
-    try:
-        position = file.tell()
-        file.seek(position)
-    except (AttributeError, OSError, ValueError):
-        return None
-    return position
 
 
 def _copied(value: Any) -> Any:

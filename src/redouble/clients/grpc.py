@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import threading
 from concurrent import futures
+from contextlib import nullcontext
 from contextvars import copy_context
 from itertools import chain
 
 import grpc
 import grpc.aio
 
+from .. import errors
 from .._base.clock import clock_of
-from ..context import KEY, POLICY, RUNNING, boundary, current, here, leave, shorter, time_left
-from ..errors import BulkheadFull as _BulkheadFull
-from ..errors import CircuitOpen as _CircuitOpen
-from ..errors import DeadlineExceeded as _DeadlineExceeded
-from ..errors import RedoubleError
-from ._http import ClientPolicy
+from ..context import KEY, POLICY, RUNNING, boundary, current, leave, living, shorter, time_left
 from ._override import override
 from ._rpc import RpcClient
 
@@ -36,7 +33,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .._policy.typed import PolicyFields
+    from ..context import AttemptContext
     from ..policy import Policy
+    from ._http import Kwargs
 
 _KEY = "idempotency-key"  # metadata has lower-case names
 _DETAILS = ("method", "timeout", "metadata", "credentials", "wait_for_ready", "compression")
@@ -84,19 +83,19 @@ class _Failed(_Ended, grpc.aio.AioRpcError):
         return self.__traceback__
 
 
-class DeadlineExceeded(_DeadlineExceeded, _Failed):
+class DeadlineExceeded(errors.DeadlineExceeded, _Failed):
     """`redouble.DeadlineExceeded` that is a ``grpc.RpcError`` with the code ``DEADLINE_EXCEEDED``."""
 
     status = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-class CircuitOpen(_CircuitOpen, _Failed):
+class CircuitOpen(errors.CircuitOpen, _Failed):
     """`redouble.CircuitOpen` that is a ``grpc.RpcError`` with the code ``UNAVAILABLE``."""
 
     status = grpc.StatusCode.UNAVAILABLE
 
 
-class BulkheadFull(_BulkheadFull, _Failed):
+class BulkheadFull(errors.BulkheadFull, _Failed):
     """`redouble.BulkheadFull` that is a ``grpc.RpcError`` with the code ``RESOURCE_EXHAUSTED``."""
 
     status = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -238,11 +237,10 @@ class _Grpc(RpcClient):
     """Calls of a channel."""
 
     library = "grpc"
-    errors = {  # noqa: RUF012 - of the class, and never changed
-        _DeadlineExceeded: DeadlineExceeded,
-        _CircuitOpen: CircuitOpen,
-        _BulkheadFull: BulkheadFull,
-    }
+    joined = (DeadlineExceeded, CircuitOpen, BulkheadFull)
+
+    def bare(self, *args: Any, **kwargs: Any) -> Any:
+        return args[0].send()
 
     def name_of(self, *args: Any) -> str:
         path: str = args[0].path
@@ -263,49 +261,44 @@ class _Grpc(RpcClient):
         """Return whether the call has an idempotency key: its name does not tell whether it acts."""
         return any(name == _KEY for name, _ in args[0].details.metadata or ())
 
-    def unrepeatable(self, *args: Any) -> str:
-        return ""
-
-    def complete(self, error: RedoubleError, *args: Any) -> None:
+    def complete(self, error: errors.RedoubleError, *args: Any) -> None:
         made: Any = error
         made.__dict__.update(_failed(made.status, str(error.args[0])).__dict__)
 
-    def _prepared(self, args: Any, kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    def prepare(self, context: AttemptContext, args: Any, kwargs: Kwargs) -> tuple[Kwargs, list[str]]:
         """Set the time limit and the key of this attempt."""
-        attempt, rpc = here(), args[0]
-        if attempt is None:
-            return kwargs, []
-        details: Any = _Details(rpc.details)
-        rpc.details = details
-        limit, policy = time_left(attempt), attempt[POLICY]
-        if isinstance(policy, ClientPolicy) and policy._client is self:
-            limit = shorter(policy.timeout, limit)
-            if policy.idempotency_key is not False and not self.may_repeat(rpc):
-                pairs = (*(details.metadata or ()), (_KEY, attempt[KEY].value()))
-                details.metadata = grpc.aio.Metadata(*pairs) if self._awaits else pairs
-        details.timeout = shorter(rpc.timeout, limit)
+        attempt, rpc = living(context), args[0]
+        if attempt is not None:
+            details: Any = _Details(rpc.details)
+            rpc.details = details
+            limit, policy = time_left(attempt), attempt[POLICY]
+            if policy and policy._client is self:
+                limit = shorter(policy.timeout, limit)
+                if policy.idempotency_key is not False and not self.may_repeat(rpc):
+                    pairs = (*(details.metadata or ()), (_KEY, attempt[KEY].value()))
+                    details.metadata = grpc.aio.Metadata(*pairs) if self.awaits else pairs
+            details.timeout = shorter(rpc.timeout, limit)
         return kwargs, []
 
-    def run(self, rpc: _Rpc) -> Any:
-        """Make a call in this thread. Return its response, or that of a fallback."""
-        try:
-            if rpc.timeout is None:
-                return self.sender()(rpc)
-            with _TimeLimit(self, rpc.timeout):
-                return self.sender()(rpc)
-        except RedoubleError as error:
-            given_up = error
-        return self.finish(given_up, rpc)
+    def run(self, policy: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._time_limit(args[0]):
+            return super().run(policy, *args)
 
-    async def run_async(self, rpc: _Rpc) -> Any:
-        try:
-            if rpc.timeout is None:
-                return await self.sender()(rpc)
-            with _TimeLimit(self, rpc.timeout):
-                return await self.sender()(rpc)
-        except RedoubleError as error:
-            given_up = error
-        return self.finish(given_up, rpc)
+    async def run_async(self, policy: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._time_limit(args[0]):
+            return await super().run_async(policy, *args)
+
+    def _time_limit(self, rpc: _Rpc) -> Any:
+        return nullcontext() if rpc.timeout is None else _TimeLimit(self, rpc.timeout)
+
+
+class _AsyncGrpc(_Grpc):
+    """Calls of a channel of ``grpc.aio``."""
+
+    awaits = True
+
+    def bare(self, *args: Any, **kwargs: Any) -> Any:
+        return args[0].send_async()
 
 
 class _TimeLimit:
@@ -341,7 +334,7 @@ class RetryInterceptor(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientI
     """
 
     def __init__(self, policy: Policy | None = None, /, **fields: Unpack[PolicyFields]) -> None:
-        self._client = _Grpc(type(self).__name__, policy, fields, send=_send)
+        self._client = _Grpc(type(self).__name__, policy, fields)
 
     @property
     def policy(self) -> Policy:
@@ -354,15 +347,11 @@ class RetryInterceptor(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientI
         # The only sign of a future before there is a call. Without it, the call is right but made here.
         if ".future." in getattr(continuation, "__qualname__", ""):
             return _Future(self._client, rpc)
-        return _outcome(self._client.run(rpc), rpc)
+        return _outcome(self._client.run(None, rpc), rpc)
 
     def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         """Return a stream of responses, which is begun when the first one is read."""
         return _Stream(self._client, _StreamRpc(continuation, client_call_details, request))
-
-
-def _send(rpc: _Rpc) -> Any:
-    return rpc.send()
 
 
 def _outcome(response: Any, rpc: _Rpc) -> Any:
@@ -382,7 +371,7 @@ class _Future:
     def _work(self, client: _Grpc) -> None:
         try:
             try:
-                outcome = _outcome(client.run(self._rpc), self._rpc)
+                outcome = _outcome(client.run(None, self._rpc), self._rpc)
             except BaseException as error:  # noqa: BLE001 - it is raised in the thread that asks
                 self._future.set_exception(error)
             else:
@@ -452,7 +441,7 @@ class _Stream:
             self._messages = iter(())
             rpc = self._rpc
             try:
-                first = self._client.run(rpc)
+                first = self._client.run(None, rpc)
             except Exception as error:
                 self._call = _as_call(error)
                 raise
@@ -491,12 +480,8 @@ def retry_interceptors(
     >>> len(retry_interceptors(attempts=6))  # for grpc.aio.insecure_channel(target, interceptors=...)
     2
     """
-    client = _Grpc("retry_interceptors", policy, fields, send=_send_async, awaits=True)
+    client = _AsyncGrpc("retry_interceptors", policy, fields)
     return [_AsyncUnary(client), _AsyncStream(client)]
-
-
-async def _send_async(rpc: _Rpc) -> Any:
-    return await rpc.send_async()
 
 
 class _AsyncUnary(grpc.aio.UnaryUnaryClientInterceptor):
@@ -505,7 +490,7 @@ class _AsyncUnary(grpc.aio.UnaryUnaryClientInterceptor):
 
     async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         rpc = _Rpc(continuation, client_call_details, request)
-        response = await self._client.run_async(rpc)
+        response = await self._client.run_async(None, rpc)
         return rpc.call if response is rpc.response else response
 
 
@@ -515,7 +500,7 @@ class _AsyncStream(grpc.aio.UnaryStreamClientInterceptor):
 
     async def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         rpc = _StreamRpc(continuation, client_call_details, request)
-        first = await self._client.run_async(rpc)
+        first = await self._client.run_async(None, rpc)
         return _messages(first, rpc.rest if first is rpc.response else None)
 
 

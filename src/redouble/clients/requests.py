@@ -7,18 +7,16 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
 from requests.utils import rewind_body
 
-from ..errors import BulkheadFull as _BulkheadFull
-from ..errors import CircuitOpen as _CircuitOpen
-from ..errors import DeadlineExceeded as _DeadlineExceeded
-from ..errors import RedoubleError
-from ..errors import ResultRejected as _ResultRejected
-from ._http import NO_REWIND, HttpClient, is_short, used_up
+from .. import errors
+from .._base.log_once import warn_once
+from ._http import NO_REWIND, HttpClient, limited, used_up
 from ._override import override
 
 __all__ = ["RetryAdapter", "override", "retrying_session"]
@@ -32,44 +30,41 @@ if TYPE_CHECKING:
 
     from .._policy.typed import PolicyFields
     from ..policy import Policy
+    from ._http import Kwargs
 
 
-class DeadlineExceeded(_DeadlineExceeded, requests.Timeout):
+class DeadlineExceeded(errors.DeadlineExceeded, requests.Timeout):
     """`redouble.DeadlineExceeded` that callers of requests catch as ``requests.Timeout``."""
 
 
-class ResultRejected(_ResultRejected, requests.ConnectionError):
+class ResultRejected(errors.ResultRejected, requests.ConnectionError):
     """`redouble.ResultRejected` that callers of requests catch as ``requests.ConnectionError``."""
 
 
-class CircuitOpen(_CircuitOpen, requests.ConnectionError):
+class CircuitOpen(errors.CircuitOpen, requests.ConnectionError):
     """`redouble.CircuitOpen` that callers of requests catch as ``requests.ConnectionError``."""
 
 
-class BulkheadFull(_BulkheadFull, requests.ConnectionError):
+class BulkheadFull(errors.BulkheadFull, requests.ConnectionError):
     """`redouble.BulkheadFull` that callers of requests catch as ``requests.ConnectionError``."""
 
 
 class _Requests(HttpClient):
-    """Requests and responses of requests."""
+    """Requests and responses of requests. A call has two arguments: a request and the options of ``send``."""
 
     library = "requests"
-    errors = {  # noqa: RUF012 - of the class, and never changed
-        _DeadlineExceeded: DeadlineExceeded,
-        _ResultRejected: ResultRejected,
-        _CircuitOpen: CircuitOpen,
-        _BulkheadFull: BulkheadFull,
-    }
+    joined = (DeadlineExceeded, ResultRejected, CircuitOpen, BulkheadFull)
+    status_of = attrgetter("status_code")
+
+    def bare(self, *args: Any, **kwargs: Any) -> Any:
+        request, options = args  # in one piece: keywords are copied by each function that they pass
+        return self.inner.send(request, **{**options, **kwargs} if kwargs else options)
 
     def method_of(self, *args: Any) -> str:
         return str(args[0].method).upper()
 
     def host_of(self, *args: Any) -> str | None:
         return urlsplit(str(args[0].url)).hostname
-
-    def status_of(self, response: Any) -> int:
-        status: int = response.status_code
-        return status
 
     def unrepeatable(self, *args: Any) -> str:
         body = args[0].body
@@ -81,43 +76,29 @@ class _Requests(HttpClient):
         if isinstance(args[0]._body_position, int):
             rewind_body(args[0])
 
-    def set_header(self, name: str, value: str, *args: Any, keep: bool = False) -> None:
-        headers = args[0].headers
-        if not (keep and name in headers):
-            headers[name] = value
-
-    def limit(self, seconds: float, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        given: Any = kwargs.get("timeout")
-        if hasattr(given, "__len__"):
-            limits = tuple(_shorter(each, seconds) for each in given)
+    def limit(self, seconds: float, args: Any, kwargs: Kwargs) -> Kwargs:
+        given: Any = args[1].get("timeout")
+        if hasattr(given, "clone"):  # a Timeout of urllib3
+            timeout = given.clone()
+            timeout.total = limited(timeout.total, seconds)
+        elif hasattr(given, "__len__"):
+            timeout = tuple(limited(each, seconds) for each in given)
         else:
-            limits = (_shorter(given, seconds),) * 2
-        return {**kwargs, "timeout": limits}
+            timeout = limited(given, seconds)
+        return {"timeout": timeout}
 
-    def discard(self, result: Any, left: float | None) -> None:
-        try:
-            if is_short(result.headers):
-                result.content  # noqa: B018 - reading it gives the connection back to the pool
-        finally:
-            result.close()
+    def drain(self, response: Any) -> None:
+        response.content  # noqa: B018 - reading it gives the connection back to the pool
 
     def is_usable(self, response: Any) -> bool:
         return response._content is not False or not getattr(response.raw, "closed", False)
 
-    def complete(self, error: RedoubleError, *args: Any) -> None:
+    def complete(self, error: errors.RedoubleError, *args: Any) -> None:
         made: Any = error
         made.request, made.response = args[0], None
 
-    def raise_status(self, response: Any, error: RedoubleError, *args: Any) -> None:
-        message = f"{self.reason(response)} for url: {response.url}"
-        raised = requests.HTTPError(message, response=response)
-        raised.__notes__ = response.__notes__
-        raise raised
-
-
-def _shorter(given: Any, seconds: float) -> Any:
-    """Return the smaller of a timeout of requests and the time that is left."""
-    return min(given, seconds) if isinstance(given, (int, float)) else seconds
+    def status_error(self, response: Any, *args: Any) -> Exception:
+        return requests.HTTPError(f"{self.reason(response)} for url: {response.url}", response=response)
 
 
 class RetryAdapter(BaseAdapter):
@@ -144,22 +125,11 @@ class RetryAdapter(BaseAdapter):
         **fields: Unpack[PolicyFields],
     ) -> None:
         super().__init__()
-        inner = HTTPAdapter() if adapter is None else adapter
-        self._adapter: Any = inner
-
-        def send(request: requests.PreparedRequest, **options: Any) -> requests.Response:
-            return inner.send(request, **options)  # looked up here: tests replace the method of the class
-
-        self._client = _Requests(
-            type(self).__name__,
-            policy,
-            fields,
-            send=send,
-            raise_status=raise_status,
-            propagate_to=propagate_to,
-        )
+        self._adapter: Any = HTTPAdapter() if adapter is None else adapter
+        caller = type(self).__name__
+        self._client = _Requests(caller, policy, fields, self._adapter, raise_status, propagate_to)
         if getattr(getattr(self._adapter, "max_retries", None), "total", 0):
-            self._client.say_once(
+            warn_once(
                 self, "the adapter inside this one retries by itself, so requests multiply: set max_retries=0"
             )
 
@@ -172,14 +142,8 @@ class RetryAdapter(BaseAdapter):
         """Send a request, and again after a transient failure."""
         if args:  # by position, as a session never does
             kwargs = {**dict(zip(_SEND, args, strict=False)), **kwargs}
-        client = self._client
-        try:
-            response: requests.Response = client.sender()(request, **kwargs)
-            return response
-        except RedoubleError as error:
-            given_up = error
-        last: requests.Response = client.conclude(given_up, request)
-        return last
+        response: requests.Response = self._client.run(None, request, kwargs)
+        return response
 
     def close(self) -> None:
         """Close the adapter inside."""

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import urllib3
 import urllib3.exceptions
 from urllib3._request_methods import RequestMethods
@@ -13,13 +15,10 @@ from urllib3.exceptions import MaxRetryError, ResponseError
 from urllib3.util import Retry, Timeout, parse_url
 from urllib3.util.request import rewind_body
 
+from .. import errors
+from .._base.log_once import warn_once
 from ..context import REQUEST_TIMEOUT, RETRY_ATTEMPT
-from ..errors import BulkheadFull as _BulkheadFull
-from ..errors import CircuitOpen as _CircuitOpen
-from ..errors import DeadlineExceeded as _DeadlineExceeded
-from ..errors import RedoubleError
-from ..errors import ResultRejected as _ResultRejected
-from ._http import NO_REWIND, HttpClient, is_short, used_up
+from ._http import NO_REWIND, HttpClient, limited, position_of, used_up
 from ._override import override
 
 __all__ = ["Request", "RetryPoolManager", "override"]
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
     from .._policy.typed import PolicyFields
     from ..policy import Policy
+    from ._http import Kwargs
 
 # Redirects that are followed where the caller says nothing, as urllib3 does.
 _REDIRECTS = 10
@@ -41,19 +41,19 @@ _REDIRECTS = 10
 _SHORTEST = 0.001
 
 
-class DeadlineExceeded(_DeadlineExceeded, urllib3.exceptions.TimeoutError):
+class DeadlineExceeded(errors.DeadlineExceeded, urllib3.exceptions.TimeoutError):
     """`redouble.DeadlineExceeded` that callers of urllib3 catch as ``urllib3.exceptions.TimeoutError``."""
 
 
-class ResultRejected(_ResultRejected, urllib3.exceptions.ProtocolError):
+class ResultRejected(errors.ResultRejected, urllib3.exceptions.ProtocolError):
     """`redouble.ResultRejected` that callers of urllib3 catch as ``urllib3.exceptions.ProtocolError``."""
 
 
-class CircuitOpen(_CircuitOpen, urllib3.exceptions.ProtocolError):
+class CircuitOpen(errors.CircuitOpen, urllib3.exceptions.ProtocolError):
     """`redouble.CircuitOpen` that callers of urllib3 catch as ``urllib3.exceptions.ProtocolError``."""
 
 
-class BulkheadFull(_BulkheadFull, urllib3.exceptions.ProtocolError):
+class BulkheadFull(errors.BulkheadFull, urllib3.exceptions.ProtocolError):
     """`redouble.BulkheadFull` that callers of urllib3 catch as ``urllib3.exceptions.ProtocolError``."""
 
 
@@ -76,12 +76,7 @@ class Request:
         self.options = options
         self._headers = headers
         # Where a file begins, to send it again from there.
-        self._position: int | None = None
-        if body is not None and hasattr(body, "read"):
-            try:
-                self._position = body.tell()
-            except (AttributeError, OSError, ValueError):
-                pass  # a pipe, or a file that is closed
+        self._position = position_of(body) if hasattr(body, "read") else None
 
     @property
     def headers(self) -> urllib3.HTTPHeaderDict:
@@ -99,24 +94,18 @@ class _Urllib3(HttpClient):
     """Requests and responses of urllib3."""
 
     library = "urllib3"
-    errors = {  # noqa: RUF012 - of the class, and never changed
-        _DeadlineExceeded: DeadlineExceeded,
-        _ResultRejected: ResultRejected,
-        _CircuitOpen: CircuitOpen,
-        _BulkheadFull: BulkheadFull,
-    }
-    manager: urllib3.PoolManager
+    joined = (DeadlineExceeded, ResultRejected, CircuitOpen, BulkheadFull)
+    status_of = attrgetter("status")
 
-    def method_of(self, *args: Any) -> str:
-        method: str = args[0].method
-        return method
+    def bare(self, *args: Any, **kwargs: Any) -> Any:
+        request = args[0]
+        options = {**request.options, **kwargs} if kwargs else request.options
+        return self.inner.urlopen(
+            request.method, request.url, headers=request._headers, body=request.body, **options
+        )
 
     def host_of(self, *args: Any) -> str | None:
         return parse_url(args[0].url).host
-
-    def status_of(self, response: Any) -> int:
-        status: int = response.status
-        return status
 
     def unrepeatable(self, *args: Any) -> str:
         request = args[0]
@@ -128,49 +117,37 @@ class _Urllib3(HttpClient):
         if args[0]._position is not None:
             rewind_body(args[0].body, args[0]._position)
 
-    def set_header(self, name: str, value: str, *args: Any, keep: bool = False) -> None:
-        headers = args[0].headers
-        if not (keep and name in headers):
-            headers[name] = value
-
-    def limit(self, seconds: float, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def limit(self, seconds: float, args: Any, kwargs: Kwargs) -> Kwargs:
         options, seconds = args[0].options, max(seconds, _SHORTEST)
         if "timeout" in options:
             given = options["timeout"]
         else:
-            given = self.manager.connection_pool_kw.get("timeout", Timeout.DEFAULT_TIMEOUT)
+            given = self.inner.connection_pool_kw.get("timeout", Timeout.DEFAULT_TIMEOUT)
         timeout = given.clone() if isinstance(given, Timeout) else Timeout.from_float(given)
-        timeout.total = _shorter(timeout.total, seconds)
-        return {
-            **kwargs,
-            "timeout": timeout,
-            "pool_timeout": _shorter(options.get("pool_timeout"), seconds),
-        }
+        timeout.total = limited(timeout.total, seconds)
+        return {"timeout": timeout, "pool_timeout": limited(options.get("pool_timeout"), seconds)}
 
     def discard(self, result: Any, left: float | None) -> None:
-        if result.connection is None:
-            return  # it was read when it arrived
-        result._redouble_closed = True
-        try:
-            if is_short(result.headers):
-                result.drain_conn()
-        finally:
-            result.close()
-            result.release_conn()
+        if result.connection is not None:  # otherwise it was read when it arrived
+            result._redouble_closed = True
+            try:
+                super().discard(result, left)
+            finally:
+                result.release_conn()
+
+    def drain(self, response: Any) -> None:
+        response.drain_conn()
 
     def is_usable(self, response: Any) -> bool:
         return not hasattr(response, "_redouble_closed")
 
-    def complete(self, error: RedoubleError, *args: Any) -> None:
-        pass
-
-    def raise_status(self, response: Any, error: RedoubleError, *args: Any) -> None:
+    def status_error(self, response: Any, *args: Any) -> Exception:
         url = args[0].url
         reason = ResponseError(ResponseError.SPECIFIC_ERROR.format(status_code=response.status))
-        raised: Any = MaxRetryError(self.manager.connection_from_url(url), url, reason)
-        raised.response = response
-        raised.__notes__ = response.__notes__
-        raise raised
+        error: Any = MaxRetryError(self.inner.connection_from_url(url), url, reason)
+        error.response = response
+        made: Exception = error
+        return made
 
     def redirects(self, given: Any) -> Retry:
         """Return a ``Retry`` that follows redirects as the one that is given, and retries nothing."""
@@ -178,7 +155,7 @@ class _Urllib3(HttpClient):
         if given is not None:
             asked = given if isinstance(given, Retry) else Retry.from_int(given)
             if asked.total or asked.connect or asked.read or asked.status or asked.other:
-                self.say_once(
+                warn_once(
                     self,
                     f"retries={given!r} counts for redirects only: {self._caller} retries by its policy; "
                     "set attempts= instead",
@@ -198,11 +175,6 @@ class _Urllib3(HttpClient):
             # The host that a redirect leads to is not asked whether it wants our headers.
             remove_headers_on_redirect={*removed, RETRY_ATTEMPT, REQUEST_TIMEOUT},
         )
-
-
-def _shorter(given: Any, seconds: float) -> Any:
-    """Return the smaller of a timeout of urllib3 and the time that is left."""
-    return min(given, seconds) if isinstance(given, (int, float)) else seconds
 
 
 class RetryPoolManager(RequestMethods):
@@ -232,27 +204,14 @@ class RetryPoolManager(RequestMethods):
     ) -> None:
         self._manager = urllib3.PoolManager() if manager is None else manager
         super().__init__(self._manager.headers)
-        self._client = _Urllib3(
-            type(self).__name__,
-            policy,
-            fields,
-            send=self._send,
-            raise_status=raise_status,
-            propagate_to=propagate_to,
-        )
-        self._client.manager = self._manager
+        caller = type(self).__name__
+        self._client = _Urllib3(caller, policy, fields, self._manager, raise_status, propagate_to)
         self._retries = self._client.redirects(self._manager.connection_pool_kw.get("retries"))
 
     @property
     def policy(self) -> Policy:
         """The policy of requests outside of `override`."""
         return self._client.policy
-
-    def _send(self, request: Request, **limits: Any) -> urllib3.BaseHTTPResponse:
-        options = {**request.options, **limits} if limits else request.options
-        return self._manager.urlopen(
-            request.method, request.url, headers=request._headers, body=request.body, **options
-        )
 
     def urlopen(  # type: ignore[override]
         self, method: str, url: str, redirect: bool = True, **kw: Any
@@ -263,13 +222,8 @@ class RetryPoolManager(RequestMethods):
         kw["redirect"] = redirect
         headers, body = kw.pop("headers", None), kw.pop("body", None)
         request = Request(method, url, self.headers if headers is None else headers, body, kw)
-        try:
-            response: urllib3.BaseHTTPResponse = client.sender()(request)
-            return response
-        except RedoubleError as error:
-            given_up = error
-        last: urllib3.BaseHTTPResponse = client.conclude(given_up, request)
-        return last
+        response: urllib3.BaseHTTPResponse = client.run(None, request)
+        return response
 
     def clear(self) -> None:
         """Close the connections of the manager inside."""

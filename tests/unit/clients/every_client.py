@@ -224,6 +224,8 @@ class Aiohttp(HttpxAsync):
 CLIENTS = {
     "httpx": HttpxSync,
     "httpx async": HttpxAsync,
+    "httpx2": Httpx2Sync,
+    "httpx2 async": Httpx2Async,
     "requests": Requests,
     "urllib3": Urllib3,
     "aiohttp": Aiohttp,

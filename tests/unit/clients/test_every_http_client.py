@@ -93,6 +93,13 @@ def test_the_deadline_of_an_enclosing_call_limits_a_request(client, server):
     assert server.seconds_since_first() < 3.0
 
 
+def test_a_request_that_is_sent_once_is_limited_by_an_enclosing_call_too(client, server):
+    server.answers = [Answer(delay=5.0)]
+    with pytest.raises(DeadlineExceeded):
+        client.run(lambda fetch: fetch("GET", server.url, policy=False, around=retry(deadline=0.2)))
+    assert server.seconds_since_first() < 3.0
+
+
 def test_a_request_that_was_given_up_on_is_a_dead_letter(client, server, tmp_path):
     server.answers = [503, 503]
     with DeadLetters(tmp_path / "letters.db") as letters:

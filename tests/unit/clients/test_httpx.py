@@ -60,6 +60,15 @@ class Sync:
     def transport(self, server, *args, **fields):
         return RetryTransport(*args, transport=server, **fields)
 
+    def check_sdk(self, transport, check):
+        """Call ``check(send)`` in one context, as an SDK has it that sends a request again."""
+        with httpx.Client(transport=transport) as client:
+
+            def send(retries, url=URL):
+                return client.get(url, headers={"x-stainless-retry-count": retries})
+
+            contextvars.copy_context().run(check, send)
+
 
 class Async:
     def send(self, transport, method="GET", url=URL, **kwargs):
@@ -71,6 +80,18 @@ class Async:
 
     def transport(self, server, *args, **fields):
         return AsyncRetryTransport(*args, transport=server, **fields)
+
+    def check_sdk(self, transport, check):
+        context = contextvars.copy_context()
+        with asyncio.Runner() as runner:
+            client = httpx.AsyncClient(transport=transport)
+
+            def send(retries, url=URL):
+                headers = {"x-stainless-retry-count": retries}
+                return runner.run(client.get(url, headers=headers), context=context)
+
+            check(send)
+            runner.run(client.aclose())
 
 
 @pytest.fixture(params=[Sync, Async])
@@ -273,6 +294,9 @@ def test_timeouts_of_the_client_are_never_longer_than_what_is_left(flavour):
     flavour.send(transport, timeout=httpx.Timeout(10.0, connect=1.0))
     assert server.timeouts == [{"connect": 1.0, "read": 3.0, "write": 3.0, "pool": 3.0}] * 2
     server = Server(200)
+    flavour.send(flavour.transport(server, deadline=60.0), timeout=10.0)
+    assert server.timeouts == [dict.fromkeys(("connect", "read", "write", "pool"), 10.0)]
+    server = Server(200)
     flavour.send(flavour.transport(server, timeout=3.0), timeout=None)
     assert server.timeouts == [dict.fromkeys(("connect", "read", "write", "pool"), 3.0)]
 
@@ -349,6 +373,16 @@ def test_a_request_has_its_own_policy_in_its_extensions(flavour):
     assert history(response).attempts == 2
     server.answers = [503]
     assert history(flavour.send(transport, extensions={"retry": False})) is None
+
+
+def test_policies_of_single_requests_are_kept_up_to_a_limit(flavour):
+    server = Server(*[503] * 140)
+    transport = flavour.transport(server)
+    for number in range(70):
+        policy = Policy(attempts=1, base=1.0 + number)
+        for _ in range(2):
+            assert history(flavour.send(transport, extensions={"retry": policy})).attempts == 1
+    assert len(transport._client._others) == 6
 
 
 def test_a_policy_of_a_request_that_is_no_policy_is_refused(flavour):
@@ -448,6 +482,79 @@ def test_the_first_request_of_an_sdk_is_retried_and_then_not_again():
     server = Server(503, 503)
     response = Sync().send(Sync().transport(server, attempts=2), headers={"x-stainless-retry-count": "0"})
     assert response.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize("failure", [httpx.ConnectError("refused"), 503])
+def test_an_sdk_that_retries_after_an_error_does_not_send_the_request_again(flavour, failure, caplog):
+    server = Server(*[failure] * 9)
+    transport = flavour.transport(server, attempts=2, raise_status=True)
+
+    def check(send):
+        errors = []
+        for retries in ("0", "1", "2"):
+            with pytest.raises(httpx.HTTPError) as caught:
+                send(retries)
+            errors.append(caught.value)
+        assert len(server.requests) == 2
+        assert [type(error) for error in errors] == [type(errors[0])] * 3
+        assert [history(error).attempts for error in errors] == [2, 2, 2]
+        with pytest.raises(httpx.HTTPError):
+            send("0")  # another call
+        assert len(server.requests) == 4
+        with pytest.raises(httpx.HTTPError):
+            send("1", url=f"{URL}/other")  # one that was not given up on here
+        assert len(server.requests) == 5
+
+    flavour.check_sdk(transport, check)
+    assert sum("requests are refused: the SDK above" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_deadline_holds_although_an_sdk_retries(flavour):
+    busy = httpx.Response(503, headers={"retry-after": "9"})
+    server = Server(busy, 200)
+    transport = flavour.transport(server, deadline=5.0)
+
+    def check(send):
+        for retries in ("0", "1"):
+            with pytest.raises(DeadlineExceeded):
+                send(retries)
+
+    flavour.check_sdk(transport, check)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.slow  # importing them takes seconds
+@pytest.mark.parametrize(
+    ("sdk", "library"), [("openai", "httpx"), ("openai", "httpx2"), ("anthropic", "httpx2")]
+)
+def test_sdks_do_not_retry_what_the_transport_has_retried(sdk, library):
+    api, module = pytest.importorskip(library), pytest.importorskip(sdk)
+    client_of = pytest.importorskip(f"redouble.clients.{library}").RetryTransport
+    sent = []
+
+    def refuse(request):
+        sent.append(request)
+        raise api.ConnectError("refused")
+
+    http_client = api.Client(transport=client_of(attempts=3, transport=api.MockTransport(refuse)))
+    options = {"api_key": "none", "base_url": "http://127.0.0.1:1/", "http_client": http_client}
+    with pytest.raises(module.APIConnectionError) as caught:
+        if sdk == "openai":
+            client = module.OpenAI(max_retries=1, **options)
+            client.chat.completions.create(model="m", messages=[])
+        else:
+            client = module.Anthropic(max_retries=1, **options)
+            client.messages.create(model="m", max_tokens=1, messages=[])
+    assert len(sent) == 3
+    assert history(caught.value.__cause__).attempts == 3
+
+
+def test_a_transport_inside_that_retries_by_itself_is_logged_once(caplog):
+    RetryTransport(transport=httpx.HTTPTransport(retries=2)).close()
+    RetryTransport().close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "the transport inside this one retries by itself: make it with retries=0 (said once)"
+    ]
 
 
 def test_a_transport_is_made_where_none_is_given():

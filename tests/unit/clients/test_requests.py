@@ -17,6 +17,7 @@ from .conftest import CUT, Answer
 
 requests = pytest.importorskip("requests")
 from requests.adapters import BaseAdapter, HTTPAdapter  # noqa: E402
+from urllib3.util import Timeout  # noqa: E402
 
 from redouble.clients.requests import RetryAdapter, override, retrying_session  # noqa: E402
 
@@ -151,7 +152,16 @@ def test_timeouts_are_never_longer_than_what_is_left(session_of):
     session = session_of(adapter=adapter, timeout=3.0)
     for timeout in (10, (1.0, 10), None):
         session.get("http://127.0.0.1:1/", timeout=timeout)
-    assert adapter.timeouts == [(3.0, 3.0), (1.0, 3.0), (3.0, 3.0)]
+    assert adapter.timeouts == [3.0, (1.0, 3.0), 3.0]
+
+
+def test_a_timeout_of_urllib3_stays_shorter_than_what_is_left(session_of):
+    adapter = Recording(200, 200)
+    session = session_of(adapter=adapter, timeout=3.0)
+    for timeout in (Timeout(connect=1.0, read=9.0), Timeout(total=2.0)):
+        session.get("http://127.0.0.1:1/", timeout=timeout)
+        assert timeout.total in (None, 2.0)  # the caller's own is not changed
+    assert [(each.total, each.connect_timeout) for each in adapter.timeouts] == [(3.0, 1.0), (2.0, 2.0)]
 
 
 def test_options_may_be_given_by_position(session_of):

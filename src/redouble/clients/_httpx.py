@@ -1,0 +1,220 @@
+"""The part that httpx and httpx2 share: the second has the interface of the first."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Generic, TypeVar
+
+from .._base.log_once import warn_once
+from .._base.loops import time_limit
+from .._engine.note import history
+from ..context import shorter
+from ._http import DRAIN_TIME, NO_REWIND, HttpClient, is_short, position_of, used_up
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+    from typing import Any, ClassVar, Self
+
+    from typing_extensions import Unpack
+
+    from .._policy.typed import PolicyFields
+    from ..errors import RedoubleError
+    from ..policy import Policy
+    from ._http import Kwargs
+
+Inner = TypeVar("Inner")
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+# The number of a retry, from SDKs that retry by themselves (openai, anthropic and others).
+_SDK_RETRIES = "x-stainless-retry-count"
+_SDK_RETRIES_TOO = "the SDK above this transport retries by itself; make its client with max_retries=0"
+_TIMEOUTS = ("connect", "read", "write", "pool")
+
+
+class Httpx(HttpClient):
+    """Requests and responses of httpx. What a call has to remember of a request is in its extensions."""
+
+    #: The module: httpx or httpx2.
+    api: Any
+    #: The class of the transport that is made where none is given, and the method that sends.
+    makes, sends, other = "HTTPTransport", "handle_request", "AsyncRetryTransport"
+    status_of = attrgetter("status_code")
+
+    def begin(self, request: Any) -> Any:
+        """Remember where a file begins that is the body of a request. Return the request's own policy."""
+        extensions = request.extensions
+        if type(request.stream) is not self.api.ByteStream and "redouble.position" not in extensions:
+            position = position_of(getattr(request.stream, "_stream", None))
+            if position is not None:
+                extensions["redouble.position"] = position
+        return extensions.get("retry")
+
+    def bare(self, *args: Any, **kwargs: Any) -> Any:
+        return self.inner.handle_request(args[0])  # looked up here: tests replace the method of the class
+
+    def unrepeatable(self, *args: Any) -> str:
+        if args[0].headers.get(_SDK_RETRIES, "0") != "0":
+            warn_once(self, f"requests multiply: {_SDK_RETRIES_TOO}")
+            return _SDK_RETRIES_TOO
+        stream = args[0].stream
+        if isinstance(stream, self.api.ByteStream) or not getattr(stream, "_is_stream_consumed", False):
+            return ""
+        body = getattr(stream, "_stream", None)
+        if hasattr(body, "read"):
+            return "" if "redouble.position" in args[0].extensions else NO_REWIND
+        return used_up(body)
+
+    def rewind(self, *args: Any) -> None:
+        position = args[0].extensions.get("redouble.position")
+        if position is not None:
+            args[0].stream._stream.seek(position)
+
+    def limit(self, seconds: float, args: Any, kwargs: Kwargs) -> Kwargs:
+        extensions: dict[str, Any] = args[0].extensions
+        own: dict[str, Any] | None = extensions.get("redouble.timeout")
+        if own is None:
+            own = extensions.get("timeout") or {}
+            given: Any = own.values()
+            if len(given) == len(_TIMEOUTS) and None not in given and max(given) <= seconds:
+                return kwargs
+            # Each attempt is limited from these: a request may be sent again later, with more time.
+            extensions["redouble.timeout"] = own
+        extensions["timeout"] = {
+            name: seconds if (given := own.get(name)) is None else min(given, seconds) for name in _TIMEOUTS
+        }
+        return kwargs
+
+    def drain(self, response: Any) -> None:
+        response.read()
+
+    def is_usable(self, response: Any) -> bool:
+        return not response.is_closed or hasattr(response, "_content")
+
+    def mark(self, response: Any, error: RedoubleError, *args: Any) -> None:
+        super().mark(response, error, *args)
+        response.extensions["redouble"] = history(response)
+        if _SDK_RETRIES in args[0].headers:
+            response.headers["x-should-retry"] = "false"  # which these SDKs obey
+
+    def resend_key(self, error: BaseException | None, *args: Any) -> object:
+        """Return method and URL of a request of an SDK that counts its retries in a header."""
+        count = args[0].headers.get(_SDK_RETRIES)
+        if count is None or (error is None and count == "0"):
+            return None
+        if error is None:
+            warn_once(self, f"requests are refused: {_SDK_RETRIES_TOO}")
+        return args[0].method, str(args[0].url)
+
+    def complete(self, error: RedoubleError, *args: Any) -> None:
+        made: Any = error
+        made._request = args[0]
+
+    def status_error(self, response: Any, *args: Any) -> Exception:
+        request = response.request = args[0]
+        message = f"{self.reason(response)} for url {request.url}"
+        error: Exception = self.api.HTTPStatusError(message, request=request, response=response)
+        return error
+
+
+class AsyncHttpx(Httpx):
+    """The same for an async client."""
+
+    awaits = True
+    makes, sends, other = "AsyncHTTPTransport", "handle_async_request", "RetryTransport"
+
+    def bare(self, *args: Any, **kwargs: Any) -> Any:
+        return self.inner.handle_async_request(args[0])
+
+    async def discard(self, result: Any, left: float | None) -> Any:
+        try:
+            if is_short(result.headers):
+                with time_limit(shorter(DRAIN_TIME, left)):
+                    await result.aread()
+        finally:
+            await result.aclose()
+
+
+class Transport(Generic[Inner]):
+    """What both transports have in common: the policy, and the transport that sends."""
+
+    _kind: ClassVar[type[Httpx]]
+
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        /,
+        *,
+        transport: Inner | None = None,
+        raise_status: bool = False,
+        propagate_to: Iterable[str] = (),
+        **fields: Unpack[PolicyFields],
+    ) -> None:
+        kind, caller = self._kind, type(self).__name__
+        self._transport: Any = getattr(kind.api, kind.makes)() if transport is None else transport
+        if not hasattr(self._transport, kind.sends):
+            raise TypeError(
+                f"{caller}() takes a transport that has {kind.sends}(), got {transport!r}; use {kind.other}"
+            )
+        self._client = kind(caller, policy, fields, self._transport, raise_status, propagate_to)
+        if getattr(getattr(self._transport, "_pool", None), "_retries", 0):
+            warn_once(self, "the transport inside this one retries by itself: make it with retries=0")
+
+    @property
+    def policy(self) -> Policy:
+        """The policy of requests that have none of their own."""
+        return self._client.policy
+
+
+class SyncTransport(Transport[Inner], Generic[Inner, Request, Response]):
+    """The methods of a transport of a ``Client``."""
+
+    def handle_request(self, request: Request) -> Response:
+        """Send a request, and again after a transient failure."""
+        client = self._client
+        response: Response = client.run(client.begin(request), request)
+        return response
+
+    def close(self) -> None:
+        """Close the transport inside."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        self._transport.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self._transport.__exit__(exc_type, exc_value, traceback)
+
+
+class AsyncTransport(Transport[Inner], Generic[Inner, Request, Response]):
+    """The methods of a transport of an ``AsyncClient``."""
+
+    async def handle_async_request(self, request: Request) -> Response:
+        """Send a request, and again after a transient failure."""
+        client = self._client
+        response: Response = await client.run_async(client.begin(request), request)
+        return response
+
+    async def aclose(self) -> None:
+        """Close the transport inside."""
+        await self._transport.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._transport.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        await self._transport.__aexit__(exc_type, exc_value, traceback)
