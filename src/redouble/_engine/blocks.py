@@ -1,7 +1,18 @@
 """``retrying(...)``: blocks that are retried, and scopes in which calls share a policy and a deadline.
 
-Python cannot run the body of a ``with`` twice, so there are two forms: a loop whose body is the block,
-and a scope that gives a function to call others through.
+Python cannot run the body of a ``with`` twice, so there are two forms::
+
+    for attempt in retrying(...):         # a loop whose body is the block
+        with attempt:
+            ...
+
+    with retrying(...) as call:           # a scope that gives a function to call others through
+        call(function, ...)
+
+A loop carries out the same `flow` as a decorated function, in turns: the iterator runs it up to the next
+attempt, waits included, and ``with attempt:`` sends the outcome of the body to it. So a failure is settled
+when the ``with`` is left, and the wait is made by the ``for``. A first run without guards and limits has no
+flow: one is made when it fails.
 """
 
 from __future__ import annotations
@@ -93,6 +104,7 @@ class BlockAttempt(Attempt):
         flow: Flow | None = None,
         call: Call | None = None,
     ) -> None:
+        """Make a run in this context, or in none. A first run may have neither flow nor call."""
         self._policy = policy
         self._context = context
         self._flow = flow
@@ -130,6 +142,7 @@ class BlockAttempt(Attempt):
             context[PREVIOUS] = None
 
     def __enter__(self) -> Self:
+        """Enter the block: set the context of the attempt. Raise what the call has ended with, if it has."""
         if self._ended is not None:
             self._state = _DONE
             with unchanged(self._ended):
@@ -147,6 +160,10 @@ class BlockAttempt(Attempt):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        """Send the outcome to the flow. Return true to run the block again: its error is settled.
+
+        Interrupts and cancellation pass through, and end the call.
+        """
         if error is None and self._flow is None and self._rejected is None:
             # A success at the first attempt, of which nobody has to know.
             if self._context is not None:
@@ -191,6 +208,7 @@ class BlockAttempt(Attempt):
             raise step.error
 
     def _end(self) -> None:
+        """End the call: what its contexts left in tasks and threads is over as well."""
         if self._context is not None:
             self._context[RUNNING] = False
         self._forget()
@@ -239,6 +257,7 @@ class AsyncBlockAttempt(BlockAttempt):
     _awaits = True
 
     def __enter__(self) -> Self:
+        """Enter a block by a plain ``with``, which cannot await guards with an async client."""
         if awaited := self._policy._awaited():
             raise TypeError(f"the {awaited[0]} of this policy must be awaited: write 'async with attempt:'")
         return self._started()
@@ -247,6 +266,7 @@ class AsyncBlockAttempt(BlockAttempt):
         return self._started()
 
     def _started(self) -> Self:
+        """Enter the block, and start its time limit: the first of timeout and deadline."""
         super().__enter__()
         seconds = None if self._context is None else time_limit_of(self._context)
         if seconds is not None:
@@ -257,6 +277,10 @@ class AsyncBlockAttempt(BlockAttempt):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        """Send the outcome to the flow, without awaits: the loop makes the wait.
+
+        The error of the time limit replaces the cancellation that it has caused.
+        """
         instead = self._lift_limit(kind, error, trace)
         if super().__exit__(None if instead is None else type(instead), instead, None):
             return True
@@ -270,6 +294,7 @@ class AsyncBlockAttempt(BlockAttempt):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        """As `__exit__`; guards with an async client are awaited."""
         instead = self._lift_limit(kind, error, trace)
         sent = self._outcome(instead)
         if sent is not None and self._settled(await advance_async(*sent), instead):
@@ -356,6 +381,7 @@ class AsyncBlocks:
         return self
 
     async def __anext__(self) -> AsyncBlockAttempt:
+        """Return the next run, after the wait; end the loop if the last run has succeeded."""
         last = self._last
         begins = last is None
         if last is None:
@@ -374,6 +400,7 @@ class AsyncBlocks:
         return attempt
 
     def __del__(self) -> None:
+        """End a call whose loop was left by ``break`` or ``return``: nothing else tells."""
         last = getattr(self, "_last", None)  # which is not there after an interrupt at the very beginning
         if last is not None:
             last._forget()
@@ -385,6 +412,7 @@ class Scope:
     __slots__ = ("_around", "_closed", "_outer", "_owner", "_policy")
 
     def __init__(self, owner: retrying) -> None:
+        """Open a scope: its deadline starts now. Keep the context that it is opened in."""
         policy = owner._policy
         self._owner = owner
         self._policy = policy
@@ -477,21 +505,26 @@ class retrying:  # noqa: N801 - used like a function
     _policy: Policy
 
     def __init__(self, policy: Policy | None = None, /, **fields: Unpack[PolicyFields]) -> None:
+        """Take a policy, fields, or both. Raise for guards by key: a block has no arguments to choose by."""
         given: Any = policy
         self._policy = given if given.__class__ is Policy and not fields else _made(given, fields)
         if self._policy._keyed:
             raise TypeError(_no_arguments(self._policy._keyed[0]))
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        """Raise `TypeError`: decorators are made by ``retry``."""
         raise TypeError("retrying(...) cannot be called: use @retry(...) to decorate a function")
 
     def __iter__(self) -> Iterator[BlockAttempt]:
+        """Begin a new call, and return its runs."""
         return _runs(self._policy)
 
     def __aiter__(self) -> AsyncBlocks:
+        """Begin a new call, and return its runs for ``async for``."""
         return AsyncBlocks(self._policy)
 
     def __enter__(self) -> Scope:
+        """Open a scope, and return the function to call others through."""
         scope = Scope(self)
         current.set(scope._around)
         _open.set((*_open.get(), scope))
@@ -500,6 +533,7 @@ class retrying:  # noqa: N801 - used like a function
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Close the scope. Add a note to an error of the body itself that the policy would have retried."""
         _close(self)
         if isinstance(error, Exception) and not _from_a_call(error) and _would_retry(self._policy, error):
             put_note(error, _ONCE)
@@ -543,10 +577,12 @@ def _from_a_call(error: Exception) -> bool:
 
 def _would_retry(policy: Policy, error: Exception) -> bool:
     # Without its guards: nothing is to be paid for a retry that will not be made.
+    """Return whether a policy retries an error, by all but its guards: nothing is paid for a note."""
     return isinstance(decide(policy, Progress(), error, 0.0), Wait)
 
 
 def _no_arguments(field: str) -> str:
+    """Return the error text for a guard that is chosen by the arguments of a call."""
     return (
         f"retrying() has no arguments by which a function could choose its {field}: "
         f"write retrying(..., {field}=registry[key]), or decorate a function with @retry"
@@ -554,6 +590,7 @@ def _no_arguments(field: str) -> str:
 
 
 def _made(policy: Any, fields: PolicyFields) -> Policy:
+    """Return the policy for the arguments of ``retrying``. Raise `TypeError` for a function or a value."""
     if policy is not None and not isinstance(policy, Policy):
         _decorate.refuse_value("retrying", policy)
         close(policy)

@@ -1,8 +1,21 @@
 """The state of one call: its limits, what it has been through, its events, how it ends.
 
-A `Call` is made when the first attempt has failed, or before it, if a guard may refuse or delay the attempt,
-or a listener wants to know of successes. It never waits and never runs an attempt: the flow says when, and a
-driver does it.
+A `Call` is made when the first attempt has failed, or before it, if a guard may refuse or delay the
+attempt, or a listener wants to know of successes. It never waits and never runs an attempt: the flow says
+when, and a driver does it.
+
+How a call ends, by the method that the flow calls:
+
+- `succeed`: an attempt returned.
+- `settle` with a `Stop`: the last failure is raised, or `DeadlineExceeded` or `ResultRejected` made of it.
+- `expire`: the deadline passed before the first attempt, or during a wait.
+- `refuse`: a guard refused an attempt; before the first one the error of the guard is raised.
+- `fail_callback`: ``sleep`` or ``recover`` failed; the last failure is raised, and its note says why.
+- `is_cancelled`: the task was cancelled during an attempt that hid it.
+
+All failures go through `give_up`, which writes the note and says whether a dead letter is stored and a
+fallback answers. `leave` gives back all that the call holds of guards; it runs in every case, interrupts
+included.
 """
 
 from __future__ import annotations
@@ -87,7 +100,8 @@ class Call:
     """The state of one call. Belongs to one thread or task.
 
     Most calls keep most of these defaults, which are the class's own: making a call is a part of every
-    failure.
+    failure, and there may be a hundred thousand calls in backoff. So an attribute is set on the object only
+    if it differs, and exceptions are kept over a wait only if something may need them (`held`).
     """
 
     # What `decide` reads; see `Progress`.
@@ -172,6 +186,11 @@ class Call:
         *,
         awaits: bool = False,
     ) -> None:
+        """Take what the first attempt had: its arguments, its context and the ticket of its breaker.
+
+        ``begun`` is what ``written.latest`` was when it began. Without a context the limits of enclosing
+        calls are read here: the first attempt has not asked for them.
+        """
         self.policy = policy
         self.begun = begun
         if awaits:
@@ -207,6 +226,7 @@ class Call:
         self._bind(self.clock())
 
     def _take_context(self, first: AttemptContext) -> None:
+        """Take start, deadline and key from the context of the first attempt."""
         self.mark = first
         self.started, self.key, self.outer = first[STARTED], first[KEY], first[OUTER]
         self.ends = self._own_end = first[ENDS]
@@ -295,7 +315,11 @@ class Call:
         return self.log[-1][1:3] if self.log else None
 
     def next_attempt(self) -> AttemptContext:
-        """Count on to the next attempt, and return its context."""
+        """Count on to the next attempt, and return its context.
+
+        All attempts of a call share the mark that says whether the call still runs: tasks and threads that
+        outlive it see no context then.
+        """
         self.recover = None
         if self.owed is not None:
             self.owed = None
@@ -311,7 +335,12 @@ class Call:
         return attempt
 
     def settle(self, outcome: Wait | Stop, failure: Any) -> bool:
-        """Record what was decided, and announce it. Return whether there will be another attempt."""
+        """Record what was decided, and announce it. Return whether there will be another attempt.
+
+        The failure becomes a line of text in the log. The exception itself is kept over the wait only where
+        it may still be needed: as the cause of `DeadlineExceeded`, as the argument of ``recover``, or to be
+        raised if a breaker or ``sleep`` ends the call.
+        """
         policy = self.policy
         self.verdict = outcome.verdict
         heard = policy.listeners or subscribers or logger_for(policy.logger) is not None
@@ -415,8 +444,9 @@ class Call:
     ) -> None:
         """End the call with this error, with a note that says why.
 
-        If the call is ``lost``, a dead letter is stored, and the fallback answers; not after an error of a
-        callback.
+        ``cause`` becomes its ``__cause__``, ``verdict`` the failure code of the dead letter. If the call is
+        ``lost``, a dead letter is stored, and the fallback answers; not after an error of a callback, and
+        not where an enclosing call goes on retrying.
         """
         if note:
             self.add_note(error, note)
@@ -610,6 +640,7 @@ class Call:
         return self.policy.attempts
 
     def _expired(self, why: str) -> DeadlineExceeded:
+        """Return `DeadlineExceeded` with a line for each attempt; with none if there was no attempt."""
         message = f"gave up on {self._summary()}{why}"
         error = DeadlineExceeded(message, attempts=self.attempt, elapsed=self.elapsed())
         if self.attempt:
@@ -617,6 +648,7 @@ class Call:
         return error
 
     def _rejected(self, rejected: RejectedResult, why: str) -> ResultRejected:
+        """Return `ResultRejected` for a result that ``until`` has refused at the last attempt."""
         message = f"gave up on {self._summary()}{why}; {self.line(rejected.reason)}"
         error = ResultRejected(message, result=rejected.result, attempts=self.attempt)
         self._list(error, why)
@@ -680,6 +712,7 @@ class Call:
         )
 
     def _payload(self) -> dict[str, Any]:
+        """Return what the dead letter stores of the arguments, and whether it may be replayed."""
         payload, instructions = self.policy.payload, self._instructions
         try:
             made = None if payload is None else sync_result("it", payload(*self.args, **self.kwargs))
@@ -707,12 +740,14 @@ class Call:
 
 
 def _raise_cancelled() -> None:
+    """Raise the cancellation that the attempt, ``sleep`` or ``recover`` has hidden."""
     import asyncio
 
     raise asyncio.CancelledError
 
 
 def _depth(trace: TracebackType | None) -> int:
+    """Return how many frames a traceback has."""
     depth = 0
     while trace is not None:
         depth, trace = depth + 1, trace.tb_next

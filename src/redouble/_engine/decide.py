@@ -121,6 +121,7 @@ class Progress:
     args: tuple[Any, ...] = ()
 
     def __init__(self, attempt: int = 1, **others: Any) -> None:
+        """Take the number of the failed attempt, and whatever differs from the defaults."""
         self.attempt = attempt
         self.__dict__.update(others)
 
@@ -145,6 +146,7 @@ class Stop:
     __slots__ = ("reason", "verdict", "why")
 
     def __init__(self, reason: Reason, why: str, verdict: Verdict | None) -> None:
+        """Take the reason, its text, and the verdict; ``None`` if the failure was not judged."""
         self.reason = reason
         self.why = why
         self.verdict = verdict
@@ -230,6 +232,10 @@ def _stopped(policy: Policy, progress: State, failure: Failure, rule: Rule | Non
 
 
 def _past_guards(guards: GuardPass, wait: Wait, left: float | None) -> Wait | Stop:
+    """Ask breaker and budget for a retry; return the wait, or a stop if one of them refuses.
+
+    A budget that must be awaited is asked by the flow.
+    """
     if guards.breaker is not None and (refusal := refused_by(guards.breaker)) is not None:
         return Stop(Reason.breaker, str(refusal), wait.verdict)
     if guards.budget is None or guards.budget.is_async:
@@ -269,6 +275,7 @@ def afford(guards: GuardPass, wait: Wait, cost: float) -> Wait | Stop:
 
 
 def _enabled(policy: Policy) -> bool:
+    """Return whether retries are on: by ``enabled``, and by the switches of tests."""
     if disabled_here():
         return False
     enabled = policy.enabled
@@ -302,6 +309,7 @@ def _steers(policy: Policy, failure: Failure) -> bool:
 
 
 def _verdict(policy: Policy, failure: Failure) -> tuple[Verdict, float | None]:
+    """Return the verdict by ``on``, and a delay that it has set. A rejected result is always retryable."""
     if type(failure) is RejectedResult:
         facts = verdict(failure.result)
         if not facts.reason:
@@ -369,6 +377,7 @@ def _type_key(rules: Any, failure: Any) -> Any:
 
 
 def _nearest(rules: Any, failure: object) -> Any:
+    """Return the type among the keys of rules that is nearest to the class of a failure."""
     for kind in type(failure).__mro__:
         if kind in rules:
             return kind
@@ -441,7 +450,10 @@ def _delay(
     exact: float | None,
     now: float,
 ) -> tuple[float, float]:
-    """Return the wait, by the server or ``on`` if they say one, and the backoff's own for the next."""
+    """Return the wait, by the server or ``on`` if they say one, and the backoff's own for the next.
+
+    A rule with a base, cap, floor or backoff of its own counts the attempts of its own failures only.
+    """
     base, cap, backoff, index = policy.base, policy.cap, policy.backoff, progress.attempt - 1
     floor = policy.floor
     if rule is not None and (rule.base, rule.cap, rule.floor, rule.backoff) != (None,) * 4:
@@ -475,6 +487,7 @@ def _after_hint(policy: Policy, progress: State, hint: float, base: float, own: 
 
 
 def _too_late(limit: str, delay: float, hint: float | None, passed: bool) -> str:
+    """Return why a wait that would end after a limit is not made."""
     if passed:
         return f"{limit} has passed"
     if hint:
@@ -483,4 +496,5 @@ def _too_late(limit: str, delay: float, hint: float | None, passed: bool) -> str
 
 
 def _shown_key(key: Any) -> str:
+    """Return the key of a rule as a text shows it."""
     return name_of(key, short=True) if isinstance(key, type) else str(key)

@@ -2,6 +2,14 @@
 
 A driver knows nothing about retries. It runs what the flow yields, and sends what came of it. It calls the
 user's function itself, so that a traceback shows the wrapper, the driver, and then the user's code.
+
+- `drive` and `drive_async` carry out a whole call, for decorated functions and ``policy.call``.
+- `advance` and `advance_async` go on until a step that only the caller can take: the body of a block, the
+  first item of a generator.
+- `take` and `take_async` make a wait, or call a function such as ``sleep`` or a remote guard.
+
+A frame must not outlive its attempt: an error holds the frames that it came through, and those hold the
+arguments. So each name that has held an error or a result is cleared before the wait.
 """
 
 from __future__ import annotations
@@ -39,7 +47,11 @@ _PACKAGE = __name__.rpartition(".")[0]
 
 
 def drive(flow: Flow, function: Function, args: Args, kwargs: Kwargs) -> Any:  # noqa: C901 - one frame
-    """Carry out a flow without awaits. Return a coroutine if the function turns out to be async."""
+    """Carry out a flow without awaits. Return a coroutine if the function turns out to be async.
+
+    The flow is closed in any case, unless an async driver takes it over. The error of a call that failed is
+    raised from here, with the traceback of its own attempt.
+    """
     step: Any = None
     sent: Any = None
     handed_over = False
@@ -135,7 +147,11 @@ async def drive_async(  # noqa: C901 - one frame
 
 
 def timed_out(attempt: AttemptContext, seconds: float) -> TimeoutError:
-    """Return the error of an attempt that was cancelled after that time, by timeout or deadline."""
+    """Return the error of an attempt that was cancelled after that time, by timeout or deadline.
+
+    An attempt that its own timeout has ended is a failure like any other. One that the deadline has ended
+    is the last: `CutOff` says so to `decide`.
+    """
     own = attempt[POLICY].timeout
     if own is None or seconds < own:
         return CutOff(f"attempt {attempt[NUMBER]} was cut off by the deadline after {seconds:.3g} s")
@@ -209,11 +225,16 @@ async def advance_async(flow: Flow, sent: Any = None) -> Any:
 
 
 class unchanged:  # noqa: N801 - used like a function
-    """Drop our frames from the traceback of an error that is raised inside, and keep its ``__context__``."""
+    """Drop our frames from the traceback of an error that is raised inside, and keep its ``__context__``.
+
+    An error that was raised in an attempt is raised again here. Python would add the frames of the driver
+    for a second time, and set whatever is being handled now as its context.
+    """
 
     __slots__ = ("_context", "_ended", "_raised")
 
     def __init__(self, ended: GivenUp) -> None:
+        """Cut off the frames at the head of the traceback that are ours."""
         self._ended = ended
         self._context = _context.__get__(ended.error)
         trace = _trace.__get__(ended.error)
@@ -226,6 +247,7 @@ class unchanged:  # noqa: N801 - used like a function
         pass
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Restore the context, and let go of the error: its frames would hold themselves."""
         if self._raised:  # in its own attempt, and in the context that it had there
             _context.__set__(self._ended.error, self._context)
         self._ended.error = self._context = None  # which would hold itself in the frames that it goes through

@@ -50,6 +50,11 @@ def wrap_async(policy: Policy, function: Function, name: str) -> Function:
 
 
 def _plain(policy: Policy, function: Function, name: str) -> Function:
+    """Wrap a function whose policy needs nothing before the first failure: a success costs one ``try``.
+
+    A call that fails has no context in its first attempt. If the result is an awaitable, an async driver
+    takes over: a plain function may return coroutines.
+    """
     known = Known(policy, name)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -80,11 +85,13 @@ class Known(Usual):
         self.policy, self.name = policy, name
 
     def __reduce__(self) -> Any:
+        """Send policy and name to another process; the type of results is soon known again there."""
         return Known, (self.policy, self.name)
 
 
 def _plain_async(policy: Policy, function: Function, name: str) -> Function:
     # One empty dict for all calls: there may be a hundred thousand in backoff.
+    """Wrap an async function whose policy needs nothing before the first failure."""
     known: tuple[Policy, str, Kwargs] = (policy, name, {})
 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -111,7 +118,11 @@ def _failed_async(
 
 
 def _guarded(policy: Policy, function: Function, name: str) -> Function:  # noqa: C901 - for speed
-    """Wrap a function whose guards are read, and called only if there is something to change."""
+    """Wrap a function whose guards are read, and called only if there is something to change.
+
+    A closed breaker has a ticket, and a clean one needs no report of a success; nor does a full budget. So
+    a success reads three attributes. A call without a ticket goes on as a flow, which asks the breaker.
+    """
     until = policy.until
     budget, breaker = fast_guards(policy)
     usual = Usual()
@@ -150,6 +161,7 @@ def _guarded(policy: Policy, function: Function, name: str) -> Function:  # noqa
 
 
 def _guarded_async(policy: Policy, function: Function, name: str) -> Function:
+    """As `_guarded`, for an async function."""
     until = policy.until
     budget, breaker = fast_guards(policy)
 
@@ -186,7 +198,11 @@ def _guarded_async(policy: Policy, function: Function, name: str) -> Function:
 
 
 def _timed(policy: Policy, function: Function, name: str) -> Function:  # noqa: C901 - spelled out, for speed
-    """Wrap a function whose first attempt has a context; with or without guards and ``until``."""
+    """Wrap a function whose first attempt has a context; with or without guards and ``until``.
+
+    The context is set around the function alone. It ends with the call, so that tasks and threads which
+    outlive it see none: that is the outer ``finally``.
+    """
     until, guarded = policy.until, policy._guarded
     _, breaker = fast_guards(policy)
     usual = Usual()
@@ -302,6 +318,8 @@ def _full(policy: Policy, function: Function, name: str) -> Function:
 
 
 def _full_async(policy: Policy, function: Function, name: str) -> Function:
+    """As `_full`, for an async function."""
+
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         return await drive_async(start(policy, name, args, kwargs, awaits=True), function, args, kwargs)
 
@@ -320,7 +338,10 @@ _ASYNC_VARIANTS = {
 def start(
     policy: Policy, name: str, args: Args, kwargs: Kwargs, *, awaits: bool = False, stepwise: bool = False
 ) -> Flow:
-    """Return the flow of a call whose first attempt is still to be made."""
+    """Return the flow of a call whose first attempt is still to be made.
+
+    ``stepwise`` is for blocks and generators: the flow yields ``SETTLED`` before each wait.
+    """
     first = first_attempt(policy, name, args, kwargs) if policy._in_context else None
     call = Call(policy, name, args, kwargs, first, awaits=awaits)
     call.stepwise = stepwise
@@ -337,7 +358,11 @@ async def take_over(
     kwargs: Kwargs,
     begun: int,
 ) -> Any:
-    """Go on with a call whose first attempt returned an awaitable."""
+    """Go on with a call whose first attempt returned an awaitable.
+
+    The awaitable is the first attempt: it is awaited under the time limits of the call, and the function is
+    called again for the next one.
+    """
     if first is not None:
         first[RUNNING] = True  # the sync wrapper has ended it
     going = flow(Call(policy, name, args, kwargs, first, None, begun, awaits=True), None, first)

@@ -75,6 +75,10 @@ def flow(call: Call, failure: Any = None, attempt: AttemptContext | None = None)
     """Yield the steps of a call: from its first attempt on, or from the failure of that.
 
     ``attempt`` is the context of a first attempt that is still to be made. A `RejectedResult` is a failure.
+
+    One turn of the loop is one attempt: run it, report to the guards, decide, record, wait, prepare the
+    next. The end is `_conclude`. An interrupt closes the generator wherever it is; ``leave`` then gives
+    back what the call holds.
     """
     # Few locals, and no other generator during the wait: there may be a hundred thousand calls in backoff.
     try:
@@ -192,7 +196,11 @@ def _take_slot(call: Call) -> Flow:
 
 
 def _admit(call: Call) -> Flow:
-    """Return whether the throttle, after a wait if need be, and the breaker let the attempt through."""
+    """Return whether the throttle, after a wait if need be, and the breaker let the attempt through.
+
+    The wait of a throttle counts as a part of the last wait in the note. If it would pass a limit, or the
+    circuit opens meanwhile, the call ends.
+    """
     guards: Any = call.guards
     while guards.throttle is not None and (seconds := guards.throttle_wait()):
         if call.is_refused() or not call.in_time(seconds):
@@ -260,6 +268,7 @@ def _accepts(call: Call, result: Any) -> Flow:
 
 
 def _until(until: Any, result: Any) -> bool:
+    """Return whether ``until`` accepts a result. Raise `TypeError` if it is async."""
     return truth("until", until(result))
 
 
@@ -331,7 +340,11 @@ def _recover(call: Call) -> Flow:
 
 
 def _conclude(call: Call) -> Flow:
-    """End the call: store its dead letter, and return the answer of its fallback, or `GivenUp`."""
+    """End the call: store its dead letter, and return the answer of its fallback, or `GivenUp`.
+
+    A retry that was paid for and not made is given back to the budget first. The dead letter comes before
+    the fallback: an error of that must not lose it.
+    """
     if call.guards is not None and call.guards.unspent:
         call.guards.refund(call.time_left())
     if call.lost is not None:

@@ -32,17 +32,21 @@ class _Begun:
     returned: Any = None
 
     def __init__(self, generator: Generator[Any, Any, Any], first: Any) -> None:
+        """Keep the first item; ``yield from`` reaches ``send`` and ``throw`` of the generator itself."""
         self.send, self.throw = generator.send, generator.throw
         self._generator = generator
         self._first = [first]
 
     def __iter__(self) -> _Begun:
+        """Return itself: ``yield from`` needs an iterator."""
         return self
 
     def __next__(self) -> Any:
+        """Return the first item once, then those of the generator."""
         return self._first.pop() if self._first else next(self._generator)
 
     def close(self) -> None:
+        """Close the generator, and keep what it returns."""
         closing: Any = self._generator.close
         self.returned = closing()
 
@@ -50,7 +54,11 @@ class _Begun:
 def wrap_generator(  # noqa: C901 - one frame, for short tracebacks
     policy: Policy, function: Callable[..., Any], name: str
 ) -> Callable[..., Any]:
-    """Return a generator function under a policy."""
+    """Return a generator function under a policy.
+
+    The function is called at the first ``next``, as generators are. A generator that ends without an item
+    is a success.
+    """
 
     def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:  # noqa: C901 - as above
         begun: Any = None
@@ -116,7 +124,10 @@ def wrap_generator(  # noqa: C901 - one frame, for short tracebacks
 def wrap_async_generator(  # noqa: C901 - as above
     policy: Policy, function: Callable[..., Any], name: str
 ) -> Callable[..., Any]:
-    """Return an async generator function under a policy."""
+    """Return an async generator function under a policy.
+
+    As `wrap_generator`. Timeout and deadline cancel an attempt until its first item is there, not later.
+    """
 
     async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:  # noqa: C901 - as above
         generator: Any = None

@@ -1,4 +1,10 @@
-"""The guards of a policy in one call: ask for admission, report outcomes, give back what is held."""
+"""The guards of a policy in one call: ask for admission, report outcomes, give back what is held.
+
+The order of a call: a slot of the bulkhead, a turn of the throttle, a ticket of the breaker; the attempt;
+its outcome to throttle, breaker and budget; before a retry, the budget. Guards may be the user's own: an
+error of one is logged once, and never becomes the call's. Guards with an async client answer with
+awaitables: those are collected as reports, which the flow has awaited by its driver.
+"""
 
 from __future__ import annotations
 
@@ -77,6 +83,7 @@ class GuardPass:
     given_back = False
 
     def __init__(self, policy: Policy, ticket: Any = None) -> None:
+        """Take the guards of the policy, and the ticket of a first attempt that was made already."""
         self.policy = policy
         self.budget: Any = policy.budget
         self.breaker: Any = policy.breaker
@@ -101,7 +108,12 @@ class GuardPass:
             setattr(self, field, guard)
 
     def report_failure(self, failure: Any, attempt: int, time_left: TimeLeft = None) -> list[Report]:
-        """Report a failed attempt. Return the reports that must be awaited, and are still to be made."""
+        """Report a failed attempt. Return the reports that must be awaited, and are still to be made.
+
+        The throttle and the breaker see every attempt, the budget the first failure of a call. A rejected
+        result is a success to the breaker, unless it looks like a failed response: the service has
+        answered.
+        """
         listeners, ticket = self.policy.listeners, self._take_ticket()
         throttle, breaker, budget = self.throttle, self.breaker, self.budget
         reports: list[Report] = []
@@ -146,6 +158,7 @@ class GuardPass:
         return reports
 
     def _make(self, reports: list[Report], time_left: TimeLeft) -> list[Report]:
+        """Make the reports to sync guards. Return those to async ones."""
         for report in reports:
             if not report[0].is_async:
                 self.tell(time_left() if report[0]._remote and time_left is not None else None, *report)
@@ -228,6 +241,7 @@ class GuardPass:
         self.tell(left, self.budget, self.budget.give_back, cost)
 
     def _take_ticket(self) -> Any:
+        """Return the ticket of the running attempt, and hold it no longer: it is used once."""
         ticket, self.ticket = self.ticket, None
         return ticket
 
@@ -236,8 +250,10 @@ class GuardPass:
 
 
 def _reset(breaker: Any, ticket: Any, listeners: Any) -> Any:
+    """Report a success to a breaker, unless it is clean."""
     return None if breaker._clean else breaker.success(ticket, listeners)
 
 
 def _refill(budget: Any, cost: float) -> Any:
+    """Report a success to a budget, unless it is full."""
     return None if budget._full else budget.success(cost)

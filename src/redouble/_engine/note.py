@@ -179,6 +179,7 @@ def write_note(
 
 
 def _new(text: str, data: Any, final: bool) -> Note:
+    """Return a note with its data and the next number."""
     note = Note(text)
     note._data, note.final, note.number = data, final, _number()
     return note
@@ -234,6 +235,7 @@ def _final_notes(failure: Any, begun: float, seen: dict[int, list[Note]], depth:
 
 
 def _final_note(failure: Any, begun: float, seen: dict[int, list[Note]], depth: int) -> list[Note]:
+    """Return the final note on an error or on one that it carries, as deep as ``depth`` allows."""
     note = given_up_note(failure, begun)
     if note is not None:
         return [note]
@@ -257,6 +259,7 @@ def given_up_note(failure: object, begun: float) -> Note | None:
 
 
 def _attempts(note: Note) -> str:
+    """Return the number of attempts in a note, in words."""
     count = note._data[3]
     return f"{count} attempt{'s' if count != 1 else ''}"
 
@@ -279,7 +282,10 @@ def put_lines(error: BaseException, headline: str, lines: list[str], begun: floa
 
 
 def put_note(error: BaseException, text: str) -> None:
-    """Add a note to an error; a note of ours that it has already is replaced."""
+    """Add a note to an error; a note of ours that it has already is replaced.
+
+    An error that takes no note is raised without one.
+    """
     notes = _notes(error)
     try:
         for index, note in enumerate(notes):
@@ -297,6 +303,7 @@ def has_note(error: BaseException) -> bool:
 
 
 def _note_of(thing: object) -> Note | None:
+    """Return our note on an error or a response; ``None`` if there is none."""
     for note in _notes(thing):
         if type(note) is Note:
             return note
@@ -304,11 +311,13 @@ def _note_of(thing: object) -> Note | None:
 
 
 def _notes(thing: object) -> list[object]:
+    """Return the list of notes of an error; an empty one if it has none, or something else there."""
     notes = _read(thing, "__notes__")
     return notes if issubclass(type(notes), list) else []
 
 
 def _read(thing: object, name: str) -> Any:
+    """Return an attribute of a foreign object; ``None`` if it is missing or cannot be read."""
     try:
         return getattr(thing, name, None)
     except Exception:  # noqa: BLE001 - attributes are the user's code
