@@ -63,6 +63,7 @@ class Client:
         """Let the client see that connections were closed: an async one when its loop runs."""
 
     def close(self) -> None:
+        """Close all connections. May be called twice."""
         raise NotImplementedError
 
 
@@ -72,11 +73,12 @@ class AsyncClient(Client):
     is_async = True
 
     def __init__(self, connections: int, certificate: Path | None, **options: Any) -> None:
-        self._runner = asyncio.Runner()
+        self._runner: asyncio.Runner | None = asyncio.Runner()
         self.run(self.open(connections, certificate, **options))
 
     def run(self, coroutine: Any) -> Any:
         """Run a coroutine on the loop of this client, in the context of the caller."""
+        assert self._runner is not None
         return self._runner.run(coroutine, context=copy_context())
 
     def send(self, *args: Any, **kwargs: Any) -> Response:
@@ -98,8 +100,10 @@ class AsyncClient(Client):
         self.run(asyncio.sleep(0.02))
 
     def close(self) -> None:
-        self.run(self.close_async())
-        self._runner.close()
+        if self._runner is not None:
+            self.run(self.close_async())
+            self._runner.close()
+            self._runner = None
 
     async def open(self, connections: int, certificate: Path | None, **options: Any) -> None:
         raise NotImplementedError
