@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 
 import pytest
@@ -10,7 +11,7 @@ from redouble import DeadlineExceeded, Policy, Rule, history, retry
 from redouble.breaker import CircuitBreaker
 from redouble.bulkhead import Bulkhead
 from redouble.dead_letters import DeadLetters
-from redouble.errors import BulkheadFull, CircuitOpen, ResultRejected
+from redouble.errors import BulkheadFull, CircuitOpen, RedoubleError, ResultRejected
 from redouble.registry import Registry
 
 from .conftest import Answer
@@ -149,6 +150,41 @@ def test_a_response_that_is_not_returned_frees_the_only_connection_of_a_pool(cli
         return fetch("GET", server.url)
 
     assert client.run(both, deadline=30.0).body == b"done"
+
+
+def errors_alive():
+    """Return the errors of ours that exist, also those that only the garbage collector would find."""
+    return [type(each) for each in gc.get_objects() if issubclass(type(each), RedoubleError)]
+
+
+@pytest.fixture
+def no_collector():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_response_that_is_returned_leaves_no_error_and_no_frame_behind(client, server):
+    server.answers = [503, 503]
+    assert client.run(get(server), attempts=2).status == 503
+    assert errors_alive() == []
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("fields", [{"raise_status": True, "attempts": 1}, {"deadline": 30.0}])
+def test_an_error_that_was_caught_leaves_no_frame_behind(client, server, fields):
+    if hasattr(client, "_fetch"):  # an async one
+        pytest.skip("the task in which an error is raised holds it, and its frames hold the task")
+    server.answers = [Answer(503, headers={"Retry-After": "60"})]
+    try:
+        client.run(get(server), **fields)
+    except Exception as error:
+        assert history(error).attempts == 1
+    else:
+        pytest.fail("no error was raised")
+    assert errors_alive() == []
 
 
 def test_the_last_response_is_returned_as_it_is(client, server):
