@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
+from weakref import ref
 
 import aiohttp
 from aiohttp.payload import AsyncIterablePayload, IOBasePayload
@@ -104,13 +105,15 @@ class _Aiohttp(HttpClient):
 
     def mark(self, response: Any, error: errors.RedoubleError, *args: Any) -> None:
         super().mark(response, error, *args)
-        own = response.raise_for_status
+        # Without holding the response: it would be left to the garbage collector.
+        weak: Any = ref(response)
+        own, notes = response.__class__.raise_for_status, response.__notes__
 
         def raise_for_status() -> None:
             try:
-                own()
+                own(weak())
             except aiohttp.ClientResponseError as raised:
-                raised.__notes__ = response.__notes__
+                raised.__notes__ = notes
                 raise
 
         # The error of aiohttp does not have the response.
