@@ -5,6 +5,7 @@ The page is generated so that it cannot drift from the code; a test fails when i
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -255,6 +256,11 @@ def texts(title: str, lines: tuple) -> str:
     return f"## {title}\n\n" + table(["text", "retried", "unprocessed", "cause"], rows)
 
 
+def anchor(title: str) -> str:
+    """Return the anchor of a heading, as code hosts make it."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
 def page() -> str:
     book = _codebook
     smtp = (
@@ -266,52 +272,45 @@ def page() -> str:
         "## TLS\n\nRetried, as `disconnected`: a connection that was closed, and the reasons "
         f"{attributes(tuple(sorted(_catalogue.TLS_TRANSIENT)))}. A bad certificate and other reasons are not retried."
     )
-    return (
-        "\n\n".join(
-            [
-                INTRODUCTION.strip(),
-                statuses(),
-                errno_lines(),
-                dns_lines(),
-                tls,
-                codes(
-                    "SQLSTATE", "code", book.SQLSTATES, "Of any driver. Every other SQLSTATE is not retried."
-                ),
-                texts("PostgreSQL without SQLSTATE", book.LIBPQ),
-                codes("MySQL and MariaDB", "number", book.MYSQL),
-                codes("SQL Server", "number", book.SQLSERVER),
-                codes("Oracle", "code", book.ORACLE),
-                codes(
-                    "SQLite",
-                    "primary code",
-                    dict.fromkeys(sorted(book.SQLITE_LOCKED), _catalogue.CONFLICT_NOT_SENT),
-                ),
-                codes("MongoDB", "label or code", {**dict(book.MONGODB_LABELS), **book.MONGODB}),
-                codes("Redis", "first word of the reply", book.REDIS),
-                codes(
-                    "gRPC", "code", book.GRPC, "`grpc-retry-pushback-ms` and RetryInfo are read as delays."
-                ),
-                codes(
-                    "AWS",
-                    "`Error.Code`",
-                    book.AWS,
-                    "These beat the HTTP status; every other code is judged by it.",
-                ),
-                codes("Kafka (librdkafka)", "name", book.KAFKA),
-                codes("AMQP", "reply code", book.AMQP),
-                codes("LDAP", "result", book.LDAP),
-                smtp,
-                codes("libcurl", "code", book.CURL),
-                codes("MQTT, refused connections", "code", book.MQTT),
-                texts("tornado, code 599", book.TORNADO),
-                codes("WebSocket", "close code", book.WEBSOCKET_CLOSES),
-                libraries(),
-                control_flow(),
-                shapes(),
-            ]
-        )
-        + "\n"
-    )
+    sections = [
+        statuses(),
+        errno_lines(),
+        dns_lines(),
+        tls,
+        codes("SQLSTATE", "code", book.SQLSTATES, "Of any driver. Every other SQLSTATE is not retried."),
+        texts("PostgreSQL without SQLSTATE", book.LIBPQ),
+        codes("MySQL and MariaDB", "number", book.MYSQL),
+        codes("SQL Server", "number", book.SQLSERVER),
+        codes("Oracle", "code", book.ORACLE),
+        codes(
+            "SQLite",
+            "primary code",
+            dict.fromkeys(sorted(book.SQLITE_LOCKED), _catalogue.CONFLICT_NOT_SENT),
+        ),
+        codes("MongoDB", "label or code", {**dict(book.MONGODB_LABELS), **book.MONGODB}),
+        codes("Redis", "first word of the reply", book.REDIS),
+        codes("gRPC", "code", book.GRPC, "`grpc-retry-pushback-ms` and RetryInfo are read as delays."),
+        codes(
+            "AWS",
+            "`Error.Code`",
+            book.AWS,
+            "These beat the HTTP status; every other code is judged by it.",
+        ),
+        codes("Kafka (librdkafka)", "name", book.KAFKA),
+        codes("AMQP", "reply code", book.AMQP),
+        codes("LDAP", "result", book.LDAP),
+        smtp,
+        codes("libcurl", "code", book.CURL),
+        codes("MQTT, refused connections", "code", book.MQTT),
+        texts("tornado, code 599", book.TORNADO),
+        codes("WebSocket", "close code", book.WEBSOCKET_CLOSES),
+        libraries(),
+        control_flow(),
+        shapes(),
+    ]
+    titles = [section.partition("\n")[0].removeprefix("## ") for section in sections]
+    jumps = ", ".join(f"[{title}](#{anchor(title)})" for title in titles)
+    return "\n\n".join([INTRODUCTION.strip(), f"Tables: {jumps}.", *sections]) + "\n"
 
 
 if __name__ == "__main__":

@@ -214,7 +214,7 @@ _DURATION = "a duration such as '100ms', '20s' or '1.5m'"
 duration = _text(_seconds, _DURATION)
 _cap = _text(_or_inf(_seconds), _DURATION)
 _limit = _text(_or_none(_or_inf(_seconds)), _DURATION)
-_count = _text(_or_none(_or_inf(_integer)), "a whole number")
+_count = _text(_or_none(_or_inf(_integer)), "a whole number, 'none' or 'inf'")
 _switch = _text(_SWITCHES.__getitem__, "true or false")
 
 # The name in the data -> the field of the policy, and the reader of its value.

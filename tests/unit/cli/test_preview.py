@@ -246,7 +246,7 @@ def test_options_are_laid_over_what_is_written(as_json, file):
     ("arguments", "complaint"),
     [
         (["--attempts", "0"], "attempts must be at least 1 (the first call counts), got 0"),
-        (["--attempts", "many"], "attempts must be a whole number, got 'many'"),
+        (["--attempts", "many"], "attempts must be a whole number, 'none' or 'inf', got 'many'"),
         (["--attempts", "none"], "attempts must not be None without a deadline or give_up_after: such a call may never end"),
         (["--base", "nan"], "base must be a duration such as '100ms', '20s' or '1.5m', got 'nan'"),
         (["--base=-1"], "base must be a duration such as '100ms', '20s' or '1.5m', got '-1'"),

@@ -290,7 +290,7 @@ def test_a_count_may_be_a_text(value):
 def test_a_text_that_is_no_count_is_refused_naming_the_name_the_rule_and_the_value(name, value):
     with pytest.raises(ValueError) as caught:
         Policy.from_mapping({name: value})
-    assert str(caught.value) == f"{name} must be a whole number, got {value!r}"
+    assert str(caught.value) == f"{name} must be a whole number, 'none' or 'inf', got {value!r}"
 
 
 def test_a_count_below_one_is_refused_by_the_check_of_the_field():

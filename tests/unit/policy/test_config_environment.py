@@ -77,7 +77,7 @@ def test_a_prefix_is_needed():
             TypeError,
             "in the environment under P_: unknown policy field 'atempts': did you mean 'attempts'?",
         ),
-        ("P_ATTEMPTS", "three", ValueError, "attempts must be a whole number, got 'three'"),
+        ("P_ATTEMPTS", "three", ValueError, "attempts must be a whole number, 'none' or 'inf', got 'three'"),
         ("P_BASE", "soon", ValueError, "base must be a duration such as "),
         ("P_RULES", "429", TypeError, "rules must be a mapping of causes or statuses to rules, got '429'"),
         (
