@@ -126,7 +126,7 @@ def reject_coroutine(answer: object) -> None:
 
 def truth(what: str, answer: Any) -> bool:
     """Return the truth of the result of a sync function; a coroutine would always be true."""
-    return bool(sync_result(what, answer))
+    return answer is True or bool(sync_result(what, answer))
 
 
 def close(thing: Any) -> None:
