@@ -121,6 +121,15 @@ def test_what_passes_through_undecided_has_no_fallback(flavour, policy, fields):
         flavour.call(policy.replace(fallback="old page", **fields), flavour.scripted(SLOW))
 
 
+def test_a_failure_before_a_broken_recover_has_no_fallback(flavour, policy):
+    def recover(error):
+        raise KeyError("bug")
+
+    with pytest.raises(TimeoutError) as caught:
+        flavour.call(policy.replace(fallback="old page", recover=recover), flavour.scripted(SLOW))
+    assert "recover raised KeyError" in caught.value.__notes__[0]
+
+
 def test_what_is_left_to_the_call_further_out_has_no_fallback(policy):
     inner = policy.replace(fallback="old page", nested="defer", name="inner")
     calls = []
