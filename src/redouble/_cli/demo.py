@@ -96,25 +96,21 @@ def demo(arguments: Sequence[str]) -> None:
             thread.join()
     program = parser.prog.removesuffix(" demo")
     _print(f"Next: {program} explain 503, or in Python: help(redouble.retry)")
-    address = _documentation()
-    if address:
-        print_text(f"Documentation:\n{address}")
+    print_text("\n".join(_documentation()))
 
 
-def _documentation() -> str:
-    """Return the address of the documentation in the metadata of the installed package.
+def _documentation() -> list[str]:
+    """Return lines with the address of the documentation, from the metadata of the installed package.
 
-    Return "" if the package is not installed, as in a checkout.
+    Without metadata, as in a checkout that is not installed, name the help of Python instead.
     """
     from importlib.metadata import PackageNotFoundError, metadata
 
     try:
-        urls = metadata("redouble").get_all("Project-URL") or []
-    except PackageNotFoundError:
-        urls = []
-    return next(
-        (url for name, _, url in (line.partition(", ") for line in urls) if name == "Documentation"), ""
-    )
+        urls = dict([line.split(", ", 1) for line in metadata("redouble").get_all("Project-URL") or []])
+        return ["Documentation:", urls["Documentation"]]
+    except (PackageNotFoundError, KeyError):
+        return ["Documentation: help(redouble)"]
 
 
 # The server

@@ -141,6 +141,7 @@ def _answer(policy: Policy, found: Failed) -> dict[str, Any]:
     judged = verdict(error)
     decision = _decide(policy, error)
     stopped = isinstance(decision, Stop)
+    changes = [{"to": to, "write": code} for to, code in _changes(policy, found, decision)]
     final = (decision.verdict if stopped else None) or judged
     remarks = list(found.remarks)
     if found.note:
@@ -157,7 +158,8 @@ def _answer(policy: Policy, found: Failed) -> dict[str, Any]:
         "retry_after": final.retry_after,
         "waits": [] if isinstance(decision, Stop) else _waits(policy, final.retry_after),
         "remarks": remarks,
-        "change": [{"to": to, "write": code} for to, code in _changes(policy, found, decision)],
+        "change": changes,
+        "imports": _imports(type(found.error), changes),
     }
 
 
@@ -218,8 +220,8 @@ def _changes(policy: Policy, found: Failed, decision: Any) -> Iterator[tuple[str
     judged = verdict(error)
     cls: type[Any] = type(error)
     status = judged.status
-    name = cls.__qualname__
-    listed = name if cls.__module__ == "builtins" else f'"{cls.__module__}.{name}"'
+    name = _name_in_code(cls)
+    listed = name if cls.__module__ == "builtins" else f'"{cls.__module__}.{cls.__qualname__}"'
     key = name if status is None else str(status)
     reason = decision.reason if isinstance(decision, Stop) else None
     if not isinstance(error, Exception):
@@ -261,6 +263,36 @@ def _changes(policy: Policy, found: Failed, decision: Any) -> Iterator[tuple[str
             yield "stop retrying it", f"@retry(on=Classifier(permanent=[{listed}]))"
 
 
+# Modules whose names are not written before their classes.
+_UNNAMED = ("builtins", "__main__")
+
+# The names of redouble in the code of `_changes`, by the module that has them.
+_NAMES = {
+    "redouble": ("Rule", "retry"),
+    "redouble.classify": ("RETRYABLE_STATUSES", "Classifier"),
+    "redouble.context": ("outgoing_headers",),
+}
+
+
+def _imports(cls: type, changes: Sequence[dict[str, str]]) -> list[str]:
+    """Return the import statements for the class and the names of redouble that the code uses.
+
+    >>> _imports(TimeoutError, [{"to": "allow retries", "write": "@retry(attempts=4)"}])
+    ['from redouble import retry']
+    """
+    code = " ".join([text for change in changes for text in change.values()])
+    used = {module: [name for name in names if name in code] for module, names in _NAMES.items()}
+    found = [f"from {module} import {', '.join(names)}" for module, names in used.items() if names]
+    is_used = cls.__module__ not in _UNNAMED and _name_in_code(cls) in code
+    return [f"import {cls.__module__}"] * is_used + found
+
+
+def _name_in_code(cls: type) -> str:
+    """Return the name of a class as code: with its module, unless it is builtin or of the program itself."""
+    module = cls.__module__
+    return cls.__qualname__ if module in _UNNAMED else f"{module}.{cls.__qualname__}"
+
+
 # Printing
 
 
@@ -288,8 +320,8 @@ def _print(answer: dict[str, Any]) -> None:
     for change in answer["change"]:
         print_text(wrap_text(f"\nTo {change['to']}:", width))
         print_text(_code(change["write"], width), "bold")
-    if answer["change"]:
-        print_text("\n" + wrap_text(_imports(answer["change"]), width), "dim")
+    if answer["imports"]:
+        print_text("\n" + "\n".join([_statement(line, width) for line in answer["imports"]]), "dim")
 
 
 def _labelled(label: str, lines: Sequence[str], width: int) -> None:
@@ -322,20 +354,11 @@ def _code(code: str, width: int) -> str:
     return "\n".join([f"{'':{nth + 1}}{line}" for nth, line in enumerate(lines)])
 
 
-# The names in the code of `_changes`, by the module that has them.
-_NAMES = {
-    "redouble": ("Rule", "retry"),
-    "redouble.classify": ("RETRYABLE_STATUSES", "Classifier"),
-    "redouble.context": ("outgoing_headers",),
-}
+def _statement(line: str, width: int) -> str:
+    """Return an import statement, continued on a second line if it is too long.
 
-
-def _imports(changes: Sequence[dict[str, str]]) -> str:
-    """Return the import statements for the names of redouble that the code uses.
-
-    >>> _imports([{"to": "allow retries", "write": "@retry(attempts=4)"}])
-    'from redouble import retry'
+    >>> print(_statement("from redouble.classify import RETRYABLE_STATUSES, Classifier", 40))
+    from redouble.classify import \\
+      RETRYABLE_STATUSES, Classifier
     """
-    code = " ".join([text for change in changes for text in change.values()])
-    used = {module: [name for name in names if name in code] for module, names in _NAMES.items()}
-    return "\n".join([f"from {module} import {', '.join(names)}" for module, names in used.items() if names])
+    return line if len(line) <= width else line.replace(" import ", " import \\\n  ")

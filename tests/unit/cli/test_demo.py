@@ -78,12 +78,12 @@ def test_the_demo_ends_with_a_command_and_the_address_of_the_documentation(shown
     )
 
 
-def test_without_metadata_the_demo_names_no_address(monkeypatch):
+def test_without_metadata_the_demo_names_the_help_of_python(monkeypatch):
     def missing(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "metadata", missing)
-    assert _demo._documentation() == ""
+    assert _demo._documentation() == ["Documentation: help(redouble)"]
 
 
 def test_on_a_narrow_terminal_the_chart_has_fewer_columns(monkeypatch):

@@ -251,6 +251,37 @@ def test_a_class_that_is_not_installed_is_judged_by_the_tables(answer):
     assert found["remarks"] == []
 
 
+@pytest.mark.parametrize(
+    ("failure", "code", "imports"),
+    [
+        ("nope.errors.Foo", "@retry(on=nope.errors.Foo)", ["import nope.errors"]),
+        ("Foo", "@retry(on=Foo)", []),
+        ("ValueError", "@retry(on=ValueError)", []),
+    ],
+)
+def test_the_code_names_a_class_with_the_module_that_is_imported(answer, failure, code, imports):
+    found = answer("--no-import", failure)
+    assert codes(found)[1] == code
+    assert found["imports"] == [
+        *imports,
+        "from redouble import Rule, retry",
+        "from redouble.classify import Classifier",
+    ]
+
+
+def test_code_without_the_class_does_not_import_it(answer):
+    found = answer("--no-import", "httpx.ReadTimeout", "--attempts", "1")
+    assert found["imports"] == ["from redouble import retry"]
+
+
+@pytest.mark.parametrize("failure", ["404", "httpx.ReadTimeout", "Foo"])
+def test_the_imports_are_valid_code_at_40_columns(explain, monkeypatch, failure):
+    monkeypatch.setenv("COLUMNS", "40")
+    shown = explain("--no-import", failure)[1].rpartition("\n\n")[2]
+    assert "import" in shown
+    compile(shown, "shown", "exec")
+
+
 def test_a_name_without_its_module_is_reported(answer):
     assert answer("Busy")["remarks"] == [
         "Busy is not a builtin class. Write it with its module, such as package.Busy."
