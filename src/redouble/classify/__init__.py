@@ -145,7 +145,11 @@ class Classifier(Record):
         return Classifier(self.statuses | _statuses(statuses), **merged)
 
     def explain(self, failure: object, /) -> str:
-        """Return why this classifier's verdict is what it is, in a few lines."""
+        """Return why this classifier's verdict is what it is, in a few lines.
+
+        >>> print(Classifier(permanent=[TimeoutError]).explain(TimeoutError()).splitlines()[0])
+        not retryable, cause permanent: TimeoutError is listed as permanent
+        """
         trace: list[str] = []
         try:
             Judge(self.statuses, self._corrected, trace=trace).failure(failure)

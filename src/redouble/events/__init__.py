@@ -206,43 +206,71 @@ Event._fields = tuple([field for field in Event.__annotations__ if field[0] != "
 
 
 class Succeeded(Event):
-    """The first attempt succeeded. Sent only to listeners that ask for it: see `with_successes`."""
+    """The first attempt succeeded. Sent only to listeners that ask for it: see `with_successes`.
+
+    >>> Succeeded("fetch", attempt=1, elapsed=0.2).elapsed
+    0.2
+    """
 
     _text = "%(name)s succeeded at its first attempt"
 
 
 class Retrying(Event):
-    """An attempt failed, and the next one follows after ``delay`` seconds."""
+    """An attempt failed, and the next one follows after ``delay`` seconds.
+
+    >>> Retrying("fetch", attempt=1, delay=0.5, elapsed=0.0, status=503).status
+    503
+    """
 
     _level, _text = _WARNING, "retrying %(name)s in %(delay).2f s%(because)s (attempt %(attempt_of)s)"
 
 
 class Recovered(Event):
-    """An attempt succeeded after others had failed."""
+    """An attempt succeeded after others had failed. The error is that of the last failure.
+
+    >>> Recovered("fetch", attempt=2, elapsed=0.5, error_type="TimeoutError").attempt
+    2
+    """
 
     _level, _text = _INFO, "recovered %(name)s at attempt %(attempt_of)s after %(error)s"
 
 
 class GaveUp(Event):
-    """An attempt failed and none follows; ``reason`` says why. The last error is raised."""
+    """An attempt failed and none follows; ``reason`` says why. The last error is raised.
+
+    >>> str(GaveUp("fetch", attempt=4, elapsed=7.3, reason=Reason.attempts).reason)
+    'attempts'
+    """
 
     _level, _text = _ERROR, "gave up on %(name)s after %(attempts)s: %(why)s; %(error)s"
 
 
 class Expired(Event):
-    """As `GaveUp`, because of the deadline: `DeadlineExceeded` is raised."""
+    """As `GaveUp`, because of the deadline: `DeadlineExceeded` is raised.
+
+    >>> str(Expired("fetch", attempt=3, elapsed=20.0, reason=Reason.deadline).reason)
+    'deadline'
+    """
 
     _level, _text = GaveUp._level, GaveUp._text
 
 
 class Refused(Event):
-    """A guard did not admit the call. `CircuitOpen` or `BulkheadFull` is raised; nothing was called."""
+    """A guard did not admit the call. `CircuitOpen` or `BulkheadFull` is raised; nothing was called.
+
+    >>> str(Refused("fetch", attempt=0, elapsed=0.0, reason=Reason.breaker).reason)
+    'breaker'
+    """
 
     _level, _text = _WARNING, "refused %(name)s%(because)s"
 
 
 class Hedged(Event):
-    """An attempt was slow, so another was started beside it; ``attempt`` is the number of the new one."""
+    """An attempt was slow, so another was started beside it; ``attempt`` is the number of the new one.
+
+    >>> Hedged("fetch", attempt=2, elapsed=0.3).attempt
+    2
+    """
 
     _level, _text = _INFO, "hedging %(name)s with attempt %(attempt)s after %(elapsed).2f s%(because)s"
 
