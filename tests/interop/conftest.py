@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from conftest import watchdog
+from conftest import LONG, watchdog
 from interop.processes import (
     INSTALL,
     PASSWORD,
@@ -28,6 +28,14 @@ from interop.server import Web
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of the long mode. Not by skipping them: there are many."""
+    if not LONG:
+        left_out = [item for item in items if item.get_closest_marker("long")]
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import ssl
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from interop.support import installed
@@ -127,16 +128,18 @@ def _trusting(certificate: Path | None) -> Any:
 class Httpx(Client):
     """``httpx.Client`` with `RetryTransport`."""
 
+    library = "httpx"
+
     def __init__(self, connections: int, certificate: Path | None, **options: Any) -> None:
-        import httpx
-
-        from redouble.clients.httpx import RetryTransport
-
+        httpx = import_module(self.library)
+        retrying = import_module(f"redouble.clients.{self.library}")
         self.errors, self.timeouts = httpx.HTTPError, httpx.TimeoutException
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         inner = httpx.HTTPTransport(limits=limits, verify=_trusting(certificate))
         self._client = httpx.Client(
-            transport=RetryTransport(transport=inner, **options), timeout=PATIENT, follow_redirects=True
+            transport=retrying.RetryTransport(transport=inner, **options),
+            timeout=PATIENT,
+            follow_redirects=True,
         )
 
     def send(self, method: str, url: str, body: bytes | None = None, headers: Any = None) -> Response:
@@ -154,16 +157,18 @@ class Httpx(Client):
 class AsyncHttpx(AsyncClient):
     """``httpx.AsyncClient`` with `AsyncRetryTransport`."""
 
+    library = "httpx"
+
     async def open(self, connections: int, certificate: Path | None, **options: Any) -> None:
-        import httpx
-
-        from redouble.clients.httpx import AsyncRetryTransport
-
+        httpx = import_module(self.library)
+        retrying = import_module(f"redouble.clients.{self.library}")
         self.errors, self.timeouts = httpx.HTTPError, httpx.TimeoutException
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         inner = httpx.AsyncHTTPTransport(limits=limits, verify=_trusting(certificate))
         self._client = httpx.AsyncClient(
-            transport=AsyncRetryTransport(transport=inner, **options), timeout=PATIENT, follow_redirects=True
+            transport=retrying.AsyncRetryTransport(transport=inner, **options),
+            timeout=PATIENT,
+            follow_redirects=True,
         )
 
     async def send_async(
@@ -178,6 +183,14 @@ class AsyncHttpx(AsyncClient):
 
     async def close_async(self) -> None:
         await self._client.aclose()
+
+
+class Httpx2(Httpx):
+    library = "httpx2"
+
+
+class AsyncHttpx2(AsyncHttpx):
+    library = "httpx2"
 
 
 class Aiohttp(AsyncClient):
@@ -276,6 +289,8 @@ class Urllib3(Client):
 CLIENTS: dict[str, type[Client]] = {
     "httpx": Httpx,
     "httpx-async": AsyncHttpx,
+    "httpx2": Httpx2,
+    "httpx2-async": AsyncHttpx2,
     "requests": Requests,
     "aiohttp": Aiohttp,
     "urllib3": Urllib3,

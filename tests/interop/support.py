@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import os
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,9 +15,8 @@ from redouble.classify import Cause, verdict
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-in_long_mode = pytest.mark.skipif(
-    os.environ.get("REDOUBLE_LONG") != "1", reason="runs with REDOUBLE_LONG=1, as in .ci/run long"
-)
+# Left out unless REDOUBLE_LONG=1 is set, as in .ci/run long; see conftest.py.
+in_long_mode = pytest.mark.long
 
 
 class Judged(NamedTuple):

@@ -21,7 +21,7 @@ pytestmark = in_long_mode
 KEY = {"Idempotency-Key": "order-1"}
 
 
-@pytest.mark.parametrize("name", ["httpx", "requests", "aiohttp", "urllib3"])
+@pytest.mark.parametrize("name", ["httpx", "httpx2", "requests", "aiohttp", "urllib3"])
 def test_every_client_is_tried(name):
     left_out(name)
 

@@ -235,11 +235,11 @@ def quiet(caplog):
 @pytest.mark.usefixtures("quiet")
 def test_a_thousand_requests_with_every_third_answer_a_503_leak_nothing_and_act_once(connect, web):
     thirds, threads = Thirds(), threading.active_count()
-    page, client = web.page_by(thirds), connect(connections=8, attempts=20)
+    page, client = web.page_by(thirds), connect(connections=4, attempts=20)
     statuses = send_many(client, page, ["GET", "POST"] * 500)
 
     # Each connection is in the pool, and is closed with it.
-    assert len(page.open) <= 8
+    assert len(page.open) <= 4
     client.close()
     closed(page)
     until(lambda: threading.active_count() <= threads, "the end of the threads", within=5.0)

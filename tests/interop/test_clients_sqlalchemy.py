@@ -8,6 +8,7 @@ import pytest
 
 from interop.processes import PASSWORD
 from interop.proxy import Proxy
+from interop.support import in_long_mode
 from redouble.testing import no_waits
 
 sqlalchemy = pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed")
@@ -79,6 +80,7 @@ def test_a_deadlock_ends_with_both_transactions_done_once(engine):
     assert balances(engine) == [102, 102]
 
 
+@in_long_mode
 def test_a_serialization_failure_ends_with_both_transactions_done_once(engine, postgresql):
     serializable = engine_at(postgresql.port, isolation_level="SERIALIZABLE")
     both = threading.Barrier(2)
@@ -99,6 +101,7 @@ def test_a_serialization_failure_ends_with_both_transactions_done_once(engine, p
     assert balances(engine) == [102, 100]
 
 
+@in_long_mode
 def test_a_transaction_whose_backend_is_killed_runs_again(engine):
     calls = []
 
@@ -116,6 +119,7 @@ def test_a_transaction_whose_backend_is_killed_runs_again(engine):
     assert (len(calls), balances(engine)) == (2, [101, 100])
 
 
+@in_long_mode
 @pytest.mark.parametrize(("fields", "expected"), [({}, 101), ({"idempotent": True}, 102)])
 def test_a_connection_lost_at_commit_is_run_again_only_if_allowed(engine, postgresql, fields, expected):
     def function(connection):
