@@ -60,7 +60,7 @@ _BUILTIN_ERRORS: dict[type, bool] = {
     for cls in vars(builtins).values()
     if isinstance(cls, type) and issubclass(cls, Exception) and not issubclass(cls, BaseExceptionGroup)
 }
-_judged: dict[tuple[type, int | None], Verdict] = {
+_judged: dict[tuple[type, int | None] | None, Verdict] = {
     (cls, None): Verdict(meaning.retryable, meaning.cause, None, None, cls.__name__, meaning.unprocessed)
     for cls, meaning in t.BUILTINS
 }
@@ -229,23 +229,20 @@ def verdict(failure: object, /) -> Verdict:
     >>> verdict((503, {"Retry-After": "7"}, b"")).reason
     'HTTP 503 with Retry-After: 7'
     """
-    key = None
-    try:
-        key = _builtin_key(failure)
-        if key in _judged:
-            return _judged[key]
-    except Exception:  # noqa: BLE001, S110 - an object that lies about itself; the classifier says so
-        pass
-    found = DEFAULT.verdict(failure)
-    if key is not None:
-        _judged[key] = found
+    key = _builtin_key(failure)
+    found = _judged.get(key)
+    if found is None:
+        found = DEFAULT.verdict(failure)
+        if key is not None:
+            _judged[key] = found
     return found
 
 
 def _builtin_key(failure: Any) -> tuple[type, int | None] | None:
     """Return class and errno of a builtin error that carries no other evidence; None for other failures."""
     cls = type(failure)
-    numbered = _BUILTIN_ERRORS.get(cls)
+    # A metaclass of somebody else might raise when the class is hashed.
+    numbered = _BUILTIN_ERRORS.get(cls) if type(cls) is type else None
     if numbered is None or failure.__dict__ or failure.__cause__ is not None:
         return None
     number = failure.errno if numbered else None

@@ -295,9 +295,11 @@ def shows_limit(headers: Mapping[str, str]) -> bool:
     (True, False)
     """
     for name, (_, parser, remaining) in _BY_NAME.items():
-        if remaining is not None and _parse(_left, headers.get(remaining), 0.0) == 0:
-            return True
-        if remaining is None and _parse(parser, headers.get(name), 0.0) is not None:
+        if remaining is None:
+            limited = _parse(parser, headers.get(name), 0.0) is not None
+        else:
+            limited = _parse(_left, headers.get(remaining), 0.0) == 0
+        if limited:
             return True
     return False
 

@@ -250,6 +250,7 @@ REMAINING = [
 def test_a_reset_header_counts_only_while_nothing_remains(reset, value, remaining, status):
     assert headers_hint({reset: value}, status=status) == 5.0
     assert headers_hint({reset: value, remaining: "0"}, status=status) == 5.0
+    assert hint({remaining.lower(): "0", reset.lower(): value}, status, None) == 5.0
     assert headers_hint({reset: value, remaining: "unknown"}, status=status) == 5.0
     assert headers_hint({reset: value, remaining: "7"}, status=status) is None
     assert headers_hint({reset: value, remaining: "7", "Retry-After": "3"}, status=status) == 3.0
