@@ -104,7 +104,9 @@ class Bulkhead(Gate):
     """Admits at most ``limit`` calls at a time; ``queue`` more may wait for a slot.
 
     As decorator and in ``with`` it raises `BulkheadFull` if there is no room. It is not reentrant: a call
-    inside a call takes a second slot. A forked child starts with all slots free and nobody in the queue.
+    inside a call takes a second slot. A forked child starts with all slots free and an empty queue.
+
+    In a policy one slot is held for the whole call. Below ``@retry``, as a decorator, each attempt takes one.
 
     >>> reports = Bulkhead(limit=1, name="reports")
     >>> with reports:
@@ -144,7 +146,13 @@ class Bulkhead(Gate):
         return not self._under_way
 
     def snapshot(self) -> tuple[int, int]:
-        """Return the number of slots taken and of waiters, both at one moment."""
+        """Return the number of slots taken and of waiters, both at one moment.
+
+        >>> bulkhead = Bulkhead(limit=2, queue=5)
+        >>> with bulkhead:
+        ...     bulkhead.snapshot()
+        (1, 0)
+        """
         with self._lock:
             waiting = self._count_waiters()
             return self._under_way, waiting
@@ -183,7 +191,10 @@ class Bulkhead(Gate):
             raise
 
     async def acquire_async(self, timeout: float | None = None) -> bool:
-        """Like `acquire`, in a task of asyncio or trio. `release` is the same for both."""
+        """Like `acquire`, in a task of asyncio or trio. `release` is the same for both.
+
+        A waiter that is cancelled leaves the queue. If it was handed a slot at that moment, it passes it on.
+        """
         patience = INF if timeout is None else seconds_or_inf("timeout", timeout)
         if self._take():
             return True

@@ -48,7 +48,18 @@ Lock = InterruptSafeLock if sys.version_info >= (3, 14) else _thread.RLock
 
 
 class Guard:
-    """Base class of all guards: name, clock and lock."""
+    """Base class of all guards: name, clock and lock.
+
+    >>> from redouble.budget import TokenBudget
+    >>> import copy, pickle
+    >>> budget = TokenBudget(name="payments")
+    >>> copy.deepcopy(budget) is budget
+    True
+    >>> pickle.dumps(budget)  # doctest: +NORMALIZE_WHITESPACE
+    Traceback (most recent call last):
+    TypeError: payments (TokenBudget) is shared within one process and cannot be pickled: make one in each
+        process, or share the state with redouble.shared
+    """
 
     is_async = False
     """Whether its methods return awaitables, as those of a guard on an asyncio client do."""

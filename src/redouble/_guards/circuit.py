@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 
 
 class State(StrEnum):
-    """State of a breaker: it admits calls, rejects them, or admits a few probes."""
+    """State of a breaker: it admits calls, rejects them, or admits a few probes.
+
+    A state is also its text, as in logs and metrics:
+
+    >>> State.half_open == "half-open"
+    True
+    """
 
     closed = "closed"
     open = "open"
@@ -35,7 +41,7 @@ class State(StrEnum):
 
 
 class Trigger(StrEnum):
-    """Cause of a transition."""
+    """Cause of a transition, as the diagram in the documentation names it."""
 
     tripped = "too many failures"
     waited = "open_for has passed"
@@ -96,7 +102,12 @@ class Phase(Record):
 
 
 class Consecutive:
-    """Opens after ``limit`` failures in a row."""
+    """Opens after ``limit`` failures in a row.
+
+    >>> count = Consecutive(2)
+    >>> count.failure(0.0), count.success(0.0), count.failure(0.0), count.failure(0.0)
+    (False, None, False, True)
+    """
 
     __slots__ = ("_limit", "failures")
     window: Any = None  # not used: only failures count
@@ -120,7 +131,12 @@ class Consecutive:
 
 
 class Rate:
-    """Opens at a share of failures, once there were ``minimum`` calls."""
+    """Opens at a share of failures, once there were ``minimum`` calls.
+
+    >>> count = Rate(LastCalls(10), rate=0.5, minimum=3)
+    >>> count.failure(0.0), count.success(0.0), count.failure(0.0), count.counted(0.0)
+    (False, None, True, (3, 2))
+    """
 
     __slots__ = ("_minimum", "_rate", "window")
     failures: Any = None  # not used: every success counts
@@ -153,7 +169,12 @@ def counting(
     minimum_calls: int,
     last_calls: int | None,
 ) -> Callable[[], Consecutive | Rate]:
-    """Check the arguments of a breaker, and return a function that makes an empty count."""
+    """Check the arguments of a breaker, and return a function that makes an empty count.
+
+    >>> counting(None, 0.5, None, 20, 10)
+    Traceback (most recent call last):
+    ValueError: last_calls must be at least minimum_calls, which is 20, got 10
+    """
     minimum = whole("minimum_calls", minimum_calls, at_least=1)
     if failure_rate is None:
         if window is not None or last_calls is not None:
@@ -176,7 +197,18 @@ def counting(
 
 
 class Circuit:
-    """A circuit and its rules. Methods that may change the state return the change, or ``None``."""
+    """A circuit and its rules. Methods that may change the state return the change, or ``None``.
+
+    >>> circuit = Circuit(partial(Consecutive, 1), successes=1, open_for=30.0, probes=1)
+    >>> change = circuit.fail(circuit.admit(0.0), 0.0, "TimeoutError")
+    >>> circuit.admit(10.0), circuit.wait(10.0)
+    (None, 20.0)
+    >>> change = circuit.pass_time(30.0)
+    >>> probe = circuit.admit(30.0)
+    >>> change = circuit.succeed(probe, 31.0)
+    >>> circuit.phase.state
+    <State.closed: 'closed'>
+    """
 
     def __init__(
         self, counting: Callable[[], Consecutive | Rate], successes: int, open_for: float, probes: int

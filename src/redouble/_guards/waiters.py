@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class Permit:
-    """The right to one slot of a bulkhead, held while ``granted`` is true."""
+    """The right to one slot of a bulkhead, held while ``granted`` is true.
+
+    The bulkhead changes ``granted`` under its lock, together with its count of slots.
+    """
 
     __slots__ = ("granted",)
 

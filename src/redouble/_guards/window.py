@@ -20,7 +20,12 @@ SLOTS = 10
 
 
 class Tally:
-    """A counter for any number of threads without a lock: a step of ``itertools.count`` is atomic."""
+    """A counter for any number of threads without a lock: a step of ``itertools.count`` is atomic.
+
+    >>> tally = Tally()
+    >>> tally.add(), tally.add(), tally.read(), tally.read()
+    (0, 1, 2, 2)
+    """
 
     __slots__ = ("_reads", "add")
 
@@ -46,7 +51,16 @@ class _Slot:
 
 
 class Window:
-    """Two counts over the last ``seconds``: ``add`` counts all, without a lock; ``mark`` some, under one."""
+    """Two counts over the last ``seconds``: of all calls, and of those that were marked.
+
+    A breaker marks failures, a budget retries. ``add`` takes no lock; the caller of ``mark`` holds one.
+
+    >>> window = Window(10.0)
+    >>> window.add(0.0), window.add_marked(5.0), window.read(9.9)
+    (None, None, (2, 1))
+    >>> window.read(10.0)
+    (1, 1)
+    """
 
     __slots__ = ("_slots", "_width", "current")
 
@@ -101,7 +115,12 @@ class Window:
 
 
 class LastCalls:
-    """The last ``calls`` calls, with the methods of a `Window` that has one slot without end."""
+    """The last ``calls`` calls, with the methods of a `Window` that has one slot without end.
+
+    >>> last = LastCalls(2)
+    >>> last.add_marked(0.0), last.add(0.0), last.add(0.0), last.read(0.0)
+    (None, None, None, (2, 0))
+    """
 
     __slots__ = ("_outcomes", "current")
 
