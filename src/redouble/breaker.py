@@ -57,7 +57,7 @@ def _says_nothing(error: object) -> bool:
 
 
 class Breaker(Gate):
-    """Base class of breakers. Subclass it for a breaker of your own.
+    """Base class of breakers. Subclass it for a custom breaker.
 
     If ``is_async`` is true, `enter`, `success`, `failure` and `release` return awaitables. Give a subclass
     the attribute ``at_rest``, false while a registry must keep it.

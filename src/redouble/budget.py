@@ -38,7 +38,17 @@ RESERVES: Mapping[int, float] = MappingProxyType({-1: 0.5})
 
 
 class Budget(Guard):
-    """Base class of budgets. Subclass it for a budget of your own."""
+    """Base class of budgets. Subclass it for a custom budget.
+
+    A subclass implements `acquire` and `tokens`; `success` and `failure` do nothing by default.
+
+    >>> class Never(Budget):
+    ...     tokens = 0.0
+    ...     def acquire(self, *, timeout=False, priority=0):
+    ...         return 0.0
+    >>> Never(name="maintenance").acquire()
+    0.0
+    """
 
     # Read by the engine on every success: whether a first-try success would change nothing.
     _full: bool = False
@@ -77,7 +87,7 @@ class Budget(Guard):
 
     @property
     def tokens(self) -> float:
-        """What is left, in the unit of the costs."""
+        """The tokens left, in the unit of the costs."""
         raise NotImplementedError
 
     @property

@@ -239,7 +239,7 @@ class Bulkhead(Gate):
             self._hand_over(permit)
 
     def _take(self) -> bool:
-        """Take a slot if one is free. None is while there are waiters, so nobody is overtaken."""
+        """Take a slot if one is free. None is while there are waiters, so no waiter is overtaken."""
         taken = False
         try:
             with self._lock:
@@ -308,7 +308,10 @@ class Bulkhead(Gate):
         elif self._inherited:
             self._inherited -= 1
         else:
-            raise RuntimeError(f"{self.name} was released more often than acquired: no call is in flight")
+            raise RuntimeError(
+                f"{self.name} was released more often than acquired: no call is in flight; "
+                "call release() once for each acquire() that returned true"
+            )
         return None
 
     def _count_waiters(self) -> int:
@@ -350,7 +353,7 @@ class Bulkhead(Gate):
     __aexit__: Any = _Exit(is_async=True)
 
     def _entering_permit(self) -> Permit:
-        """Return the permit that was made for the ``with`` which enters now, or one that nobody watches."""
+        """Return the permit made for the ``with`` that enters now, or another for a block entered by hand."""
         permit = self._entering.pop(_thread.get_ident(), None)
         return permit if permit is not None and permit.is_open() else Permit()
 

@@ -143,7 +143,8 @@ class Gate(Guard):
             raise TypeError(f"{self.name} cannot guard {function!r}: decorate a function")
         kind = sync_or_async(f"{self.name} cannot guard {name_of(function)}", function)
         if kind == SYNC and self.is_async:
-            raise TypeError(f"{self.name} must be awaited, and {name_of(function)} is sync")
+            name = name_of(function)
+            raise TypeError(f"{self.name} must be awaited, and {name} is sync: make it async")
         wrapper = self._around_async(function) if kind == ASYNC else self._around(function)
         decorated: F = look_like(wrapper, function)
         return decorated

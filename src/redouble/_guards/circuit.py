@@ -1,7 +1,7 @@
 """State machine of a circuit breaker, and the rules by which a closed circuit counts failures.
 
 Without lock and clock: time is an argument. `TRANSITIONS` lists every transition, and `Circuit.go` makes
-them. A method changes the state by replacing one immutable `Phase` by another, so nobody sees half of a
+them. A method changes the state by replacing one immutable `Phase` by another, so no reader sees half of a
 change. It starts over if the phase was replaced meanwhile: a signal handler in the same thread may have
 used the circuit.
 """
@@ -184,12 +184,12 @@ def counting(
     if rate > 1:
         raise ValueError(f"failure_rate must be a share above 0, at most 1, got {failure_rate!r}")
     if failures is not None:
-        raise ValueError("failures or failure_rate, not both: one breaker opens for one reason")
+        raise ValueError(f"give failures or failure_rate, not both, got {failures!r} and {failure_rate!r}")
     if last_calls is None:
         seconds = some_seconds("window", 30.0 if window is None else window)
         return lambda: Rate(Window(seconds), rate, minimum)
     if window is not None:
-        raise ValueError("window or last_calls, not both: the rate is over one of them")
+        raise ValueError(f"give window or last_calls, not both, got {window!r} and {last_calls!r}")
     calls = whole("last_calls", last_calls, at_least=1)
     if calls < minimum:
         raise ValueError(f"last_calls must be at least minimum_calls, which is {minimum}, got {last_calls!r}")

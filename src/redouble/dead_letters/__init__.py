@@ -134,7 +134,16 @@ class DeadLetters:
         self._watchers: list[tuple[str, int, Callable[[int, str], object]]] = []
 
     def queue(self, name: str) -> Self:
-        """Return a view of another queue of the same store, with the same settings."""
+        """Return a view of another queue of the same store, with the same settings.
+
+        Limits are per queue, so use queues for severity: many letters in one discard none of another.
+
+        >>> from tempfile import mkdtemp
+        >>> with DeadLetters(mkdtemp() + "/letters.db") as letters:
+        ...     letter = letters.queue("critical").put(payload="no backup")
+        ...     letters.depth(), letters.depth("critical")
+        (0, 1)
+        """
         view = object.__new__(type(self))
         view.__dict__.update(self.__dict__, name=_queue_name("name", name))
         return view
@@ -170,7 +179,15 @@ class DeadLetters:
 
         Type, message and traceback are taken from ``error``, and ``failure_code`` too (the HTTP status, or
         the cause) unless it is given. A second put under an ``idempotency_key`` that the queue has updates
-        that letter. Raises `StoreError` if it cannot be stored.
+        that letter: it gets the new error, payload, attempts and times, and ``puts`` grows. Raises
+        `StoreError` if it cannot be stored.
+
+        >>> from tempfile import mkdtemp
+        >>> with DeadLetters(mkdtemp() + "/letters.db") as letters:
+        ...     first = letters.put(payload=1, idempotency_key="order-7")
+        ...     again = letters.put(payload=2, idempotency_key="order-7", error=TimeoutError("slow"))
+        >>> first.id == again.id, again.payload, again.puts, again.failure_code
+        (True, 2, 2, 'timeout')
         """
         added = self._add({**locals()})
         self._notify(added, error)
@@ -225,6 +242,12 @@ class DeadLetters:
 
         It is called again only after the depth has fallen below it; in the thread of the put, or on the event
         loop for `aput`. Its errors are logged once and swallowed.
+
+        >>> from tempfile import mkdtemp
+        >>> with DeadLetters(mkdtemp() + "/letters.db") as letters:
+        ...     letters.on_depth(2, lambda depth, queue: print(queue, "has", depth))
+        ...     ids = [letters.put(payload=number).id for number in range(3)]
+        default has 2
         """
         least = whole("threshold", threshold, at_least=1)
         self._watchers.append((self._queue(queue), least, check.sync_function("callback", callback)))
@@ -241,7 +264,14 @@ class DeadLetters:
     ) -> Letters:
         """Return letters of a queue in the order in which they came, those after the id ``after``.
 
-        ``state`` is ``"waiting"``, ``"leased"`` (being replayed) or ``"parked"`` (failed too often).
+        ``state`` is ``"waiting"``, ``"leased"`` (being replayed) or ``"parked"`` (failed too often). To read
+        page by page, pass the id of the last letter as ``after``.
+
+        >>> from tempfile import mkdtemp
+        >>> with DeadLetters(mkdtemp() + "/letters.db") as letters:
+        ...     ids = [letters.put(payload=number).id for number in range(3)]
+        ...     [letter.payload for letter in letters.list(limit=1, after=ids[0])]
+        [1]
         """
         state = check.optional(check.one_of(*STATES))("state", state)
         limit = whole("limit", limit, at_least=0)
@@ -296,6 +326,17 @@ class DeadLetters:
         ``include_unreplayable``, and so are those past their ``ttl`` or whose content is damaged.
         ``progress(letter, outcome)`` is called with ``"replayed"``, ``"failed"``, ``"parked"`` or
         ``"skipped"``.
+
+        >>> def send(letter):
+        ...     if letter.payload == 2:
+        ...         raise TimeoutError("slow")
+        >>> from tempfile import mkdtemp
+        >>> with DeadLetters(mkdtemp() + "/letters.db") as letters:
+        ...     ids = [letters.put(payload=number).id for number in (1, 2)]
+        ...     letters.replay(send)
+        ...     letters.get(ids[1]).last_replay_error
+        Replayed(replayed=1, failed=1, parked=0, skipped=0)
+        'TimeoutError: slow'
         """
         return replay(Replay(self, **fields), _handler(handler), policy)
 
@@ -333,10 +374,16 @@ class DeadLetters:
 
         The age counts from the last put. Letters that are being replayed stay. With ``where``, only letters
         for which ``where(letter)`` returns true are deleted, one by one.
+
+        >>> from tempfile import mkdtemp
+        >>> with DeadLetters(mkdtemp() + "/letters.db") as letters:
+        ...     ids = [letters.put(payload=number).id for number in range(3)]
+        ...     letters.purge(older_than=0, where=lambda letter: letter.payload > 0), letters.depth()
+        (2, 1)
         """
         age = check.optional(check.seconds)("older_than", self.ttl if older_than is None else older_than)
         if age is None:
-            raise ValueError("older_than must be given where there is no ttl")
+            raise ValueError("older_than must be given: these dead letters have no ttl")
         now, name = self._now(), self._queue(queue)
         if where is None:
             count = self.store.purge(name, before=now - age, now=now)

@@ -91,7 +91,11 @@ def _field(masking: Masking, name: str, value: object, limit: int) -> str | None
 
 
 def _identifier(value: Any) -> str | None:
-    """Return an identifier as text. A long one is cut, with a digest of the whole: it stays unique."""
+    """Return an identifier as text. A long one is cut, with a digest of the whole: it stays unique.
+
+    >>> _identifier(7), len(_identifier("x" * 10_000))
+    ('7', 565)
+    """
     if value is None:
         return None
     text = escape_surrogates(safe_str(value))
@@ -101,7 +105,11 @@ def _identifier(value: Any) -> str | None:
 
 
 def _moment(name: str, value: Any) -> str | None:
-    """Return a time as ISO 8601 in UTC: from seconds since 1970, a ``datetime``, or a text, as it is."""
+    """Return a time as ISO 8601 in UTC: from seconds since 1970, a ``datetime``, or a text, as it is.
+
+    >>> _moment("at", 0.5)
+    '1970-01-01T00:00:00.500000+00:00'
+    """
     if value is None:
         return None
     if isinstance(value, str):

@@ -92,11 +92,20 @@ class DeadLetter(Record):
 
 
 class UnreadableLetter(DeadLetter):
-    """Stand in for a damaged letter. ``replay_instructions`` tell what is wrong; it is never replayed."""
+    """Stand in for a damaged letter. ``replay_instructions`` say what is wrong; it is never replayed.
+
+    >>> from_json("damaged", now=0.0, parked=False, until=0.0, id="01J8").replay_instructions
+    'dead letter 01J8 cannot be read (JSONDecodeError: ...): mend it, or discard it'
+    """
 
 
 def to_json(letter: DeadLetter) -> str:
-    """Return the content of a letter as JSON, for stores to keep."""
+    """Return the content of a letter as JSON, for stores to keep.
+
+    >>> letter = DeadLetter(id="01J8", payload={"order": 7})
+    >>> from_json(to_json(letter), now=0.0, parked=False, until=0.0, id="01J8") == letter
+    True
+    """
     content = {field: getattr(letter, field) for field in CONTENT}
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
@@ -158,7 +167,13 @@ def new_id(now: float) -> str:
 
 
 class Limits(Record):
-    """How much of a queue is kept: letters, bytes of content, and since when. ``None`` is no limit."""
+    """How much of a queue is kept: letters, bytes of content, and since when. ``None`` is no limit.
+
+    ``oldest`` is in seconds since 1970: letters whose last put was before it are discarded.
+
+    >>> Limits(rows=100)
+    Limits(rows=100, size=None, oldest=None)
+    """
 
     rows: int | None = None
     size: int | None = None

@@ -214,7 +214,11 @@ _ADVICE = {
 
 
 def _sortable(seconds: float) -> str:
-    """Return a number as 16 digits that sort as numbers do: its bits, inverted if it is negative."""
+    """Return a number as 16 digits that sort as numbers do: its bits, inverted if it is negative.
+
+    >>> _sortable(-2.0) < _sortable(-1.5) < _sortable(0.0) < _sortable(1e9)
+    True
+    """
     # Both zeros are one.
     (bits,) = struct.unpack(">Q", struct.pack(">d", seconds + 0.0))
     return f"{bits ^ ((1 << 64) - 1 if bits >> 63 else 1 << 63):016x}"

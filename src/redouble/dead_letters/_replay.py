@@ -182,7 +182,7 @@ def _is_cancelled(error: BaseException) -> bool:
 
 
 class Replay:
-    """The state of one replay: the letters ahead, the one in hand, the outcomes. For one thread or task."""
+    """The state of one replay: the letters ahead, the current one, the outcomes. For one thread or task."""
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ class Replay:
         return claimed
 
     def done(self, letter: DeadLetter, error: BaseException | None = None) -> None:
-        """Delete the letter in hand if its handler has succeeded; release or park it if there is an error.
+        """Delete the current letter if its handler has succeeded; release or park it if there is an error.
 
         It is counted, unless another replay has claimed it since: that one reports the outcome. No other can
         have while the lease lasts. A store that was asked twice, because its first answer was lost, may say
@@ -313,7 +313,7 @@ class Replay:
                 call_back("the function given as progress= failed", self._progress, letter, outcome)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Release the letter in hand, if there is one: the replay is over, or was interrupted.
+        """Release the current letter, if there is one: the replay is over, or was interrupted.
 
         The replay of that letter counts if the handler ended it itself, as by `sys.exit`. It does not if it
         was interrupted, or if the store failed.
@@ -358,7 +358,11 @@ def purge_where(letters: DeadLetters, before: float, where: Callable[[DeadLetter
 
 
 class Renewal:
-    """Renews the lease of the letter in hand while its handler runs, in a thread."""
+    """Renews the lease of the current letter while its handler runs, in a thread.
+
+    The thread is started with the first lease and serves all letters of one replay. If it cannot be started,
+    a handler must finish within its lease, or another replay may claim the letter.
+    """
 
     def __init__(self, store: Store, lease: float, now: Callable[[], float]) -> None:
         self._store, self._lease, self._now = store, lease, now
@@ -384,7 +388,7 @@ class Renewal:
         self._held = None
 
     def _renew(self) -> None:
-        """Renew the lease in hand three times per lease, until `stop`."""
+        """Renew the current lease three times per lease, until `stop`."""
         while not self._over.wait(min(self._lease / 3, DAY)):
             held = self._held
             if held is None:

@@ -38,7 +38,7 @@ _MUCH, _LITTLE = 1 << 20, 1 << 16
 # how many bytes must be free for a reserve to be made.
 _RESERVE, _PLENTY = 1 << 20, 8 << 20
 
-# After so many pages the write-ahead log is copied into the file. On a full disk a long one could not be.
+# After this many pages the write-ahead log is copied into the file. On a full disk a long one could not be.
 _LOG_PAGES = 100
 
 _COLUMNS = (
@@ -110,7 +110,12 @@ STEPS: tuple[tuple[str, ...], ...] = (
 
 
 class SqliteStore(Store):
-    """Dead letters in one file, shared by any number of threads and processes of one machine."""
+    """Dead letters in one file, shared by any number of threads and processes of one machine.
+
+    Every method is one transaction; only `purge` needs several. Writers use ``BEGIN IMMEDIATE``: a read
+    transaction that wants to write fails with ``SQLITE_BUSY``, whatever the timeout. Methods wait up to
+    ``patience`` seconds for a locked file, less in a call that has little time left.
+    """
 
     def __init__(self, path: str, patience: float = PATIENCE) -> None:
         self.name = path

@@ -57,7 +57,7 @@ def hedge(
     fail, the exception of the first attempt is raised, with a note about the others.
 
     A sync function runs in daemon threads, its first attempt too. A thread cannot be cancelled: a loser
-    runs to its end, and nobody waits for it.
+    runs to its end, and the call does not wait for it.
 
     Each hedge is paid for by the ``budget``, at this ``priority``; first attempts are free.
     ``max_retry_after`` is the longest wait that a failing server may ask for; ``grace`` is how long tasks
@@ -68,6 +68,15 @@ def hedge(
     ...     return f"value of {key}"
     >>> read("a")
     'value of a'
+
+    A `retry` goes above it: a hedged call that fails is one failed attempt.
+
+    >>> from redouble import retry
+    >>> from redouble.testing import no_waits, scripted
+    >>> server = scripted(TimeoutError("first"), TimeoutError("second"), "page")
+    >>> with no_waits():
+    ...     retry(hedge(after=0.5)(server))()
+    'page'
     """
     fixed = 0.0 if isinstance(after, quantile) else check.seconds("after", after)
     make = partial(
@@ -88,7 +97,8 @@ def hedge(
         if sync_or_async(f"cannot hedge {plan.name}", function) == ASYNC:
             return _tasks.wrap(plan, function if is_async(function) else awaiting(function))
         if plan.budget is not None and plan.budget.is_async:
-            raise TypeError(f"the budget {plan.budget.name} must be awaited, and {plan.name} is sync")
+            budget_name = f"the budget {plan.budget.name}"
+            raise TypeError(f"{budget_name} must be awaited, and {plan.name} is sync: make it async")
         return _threads.wrap(plan, function)
 
     return partial(decorate, "hedge", wrap)
@@ -125,7 +135,16 @@ class quantile(Record):  # noqa: N801 - used like a function
 
 
 class Latencies:
-    """The last latencies of one function. Safe to share between threads and tasks: it takes no lock."""
+    """The last latencies of one function. Safe to share between threads and tasks: it takes no lock.
+
+    >>> latencies = Latencies(quantile(0.5, initial=2.0))
+    >>> latencies.delay()
+    2.0
+    >>> for latency in range(10):
+    ...     latencies.add(latency / 10)
+    >>> latencies.delay()
+    0.4
+    """
 
     __slots__ = ("_last", "_needed", "_next", "_quantile")
 
@@ -151,5 +170,9 @@ class Latencies:
 
 
 def _up(value: float) -> int:
-    """Round up, with a tolerance: 1 / (1 - 0.9) is not quite 10."""
+    """Round up, with a tolerance for rounding errors.
+
+    >>> 1 / (1 - 0.9), _up(1 / (1 - 0.9))
+    (10.000000000000002, 10)
+    """
     return max(1, math.ceil(value - 1e-9))

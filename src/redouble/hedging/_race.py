@@ -57,6 +57,16 @@ class Race:
     A driver iterates over `waits`, which starts the attempts. Each attempt calls `afford` unless it is the
     first, then `begin` and `announce`, or `refused`; when it ends, one of `succeeded`, `failed` and
     `interrupted`. At the end the driver calls `settle`, `outcome` and, whatever happened, `forget`.
+
+    >>> plan = Plan("read", 0.5, None, 2, None, 0, (), max_retry_after=120.0, grace=1.0)
+    >>> race = Race(plan, 0.0, (), {}, sync=True)
+    >>> race.wait(0.0), race.take(0.0), race.begin(0.0)
+    (0.0, None, 1)
+    >>> race.wait(0.25), race.wait(0.5)  # the second attempt is due 0.5 s after the first
+    (0.25, 0.0)
+    >>> race.succeeded(1, "page", 0.25)
+    >>> race.over, race.outcome()
+    (True, 'page')
     """
 
     # What events read of a call, as `args`, `kwargs`, `most` and `counted` are.

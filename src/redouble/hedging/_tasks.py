@@ -1,4 +1,8 @@
-"""Hedging with the tasks of an event loop: asyncio or trio, found at run time."""
+"""Hedging with the tasks of an event loop: asyncio or trio, found at run time.
+
+Each attempt is a task. When the race is over the others are cancelled and awaited before the call returns. An
+asyncio task that ignores its cancellation is left behind after ``grace`` seconds; trio waits for it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ def wrap(plan: Plan, function: Function) -> Function:
 
 
 async def hedged(plan: Plan, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Make one hedged call."""
+    """Make one hedged call. In `testing.retries_disabled` the function is called once, directly."""
     if disabled_here():
         return await function(*args, **kwargs)
     clock, run = _library()

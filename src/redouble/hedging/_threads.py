@@ -1,7 +1,7 @@
 """Hedging with threads, for sync functions.
 
 The caller's thread waits and decides; each attempt runs in its own daemon thread. A thread cannot be
-cancelled: a loser runs to its end, and nobody waits for it.
+cancelled: a loser runs to its end, and the call does not wait for it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Threads:
     def start(self) -> None:
         """Start the attempt that is due, if the budget and the system allow it.
 
-        Where no thread can be started, the first attempt runs in the caller's, and there are no hedges.
+        If no thread can be started, the first attempt runs in the caller's, and there are no hedges.
         """
         race = self.race
         first = not race.begun

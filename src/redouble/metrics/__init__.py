@@ -78,7 +78,7 @@ class Counters(Counting):
                 self._counting = False
 
     def _learn(self, event: Event) -> None:
-        """Count discarded dead letters by queue, besides the state of guards."""
+        """Count discarded dead letters by queue, and learn the state of guards."""
         super()._learn(event)
         if isinstance(event, Discarded):
             queue = event.queue if self._has_room(self._discarded, event.queue) else OTHER

@@ -57,7 +57,7 @@ TIMES: dict[str, str] = {
     "wait_seconds": "Seconds of the waits before retries.",
 }
 
-# The events that end a call. An Expired counts as given up on, with its reason.
+# The events that end a call. An Expired counts as one that gave up, with its reason.
 ENDS: dict[type[Event], str] = {
     Succeeded: "succeeded",
     Recovered: "recovered",
@@ -85,7 +85,7 @@ def count(event: Event, into: Numbers) -> None:
         into.add("attempts", event.attempt)
         into.add(ENDS[kind], 1, event.reason)
         # A refused call took no time worth knowing. And if the clock was not read before the first failure,
-        # a call that is given up on there shows 0 s, which is not what it took.
+        # a call that gives up there shows 0 s, which is not what it took.
         if kind is Succeeded or (event.elapsed > 0.0 and kind is not Refused):
             into.observe("call_seconds", event.elapsed)
     else:
@@ -105,7 +105,7 @@ class _Times:
 class Tally:
     """The numbers of one policy, being counted. Changed and read only under the lock of its `Counters`.
 
-    ``numbers`` has all counters by name, ``reasons`` those by reason besides, ``times`` the buckets.
+    ``numbers`` has all counters by name, ``reasons`` some of them by reason, ``times`` the buckets.
     """
 
     __slots__ = ("numbers", "reasons", "times")
@@ -215,7 +215,15 @@ class Counts(_Data):
     """The numbers of one policy.
 
     ``calls`` are those that have ended: without ``successes`` only those that failed at least once or were
-    refused. ``gave_up`` and ``refused`` are counted by reason.
+    rejected. ``gave_up`` and ``refused`` are counted by reason.
+
+    >>> from redouble.events import GaveUp, Reason, Succeeded
+    >>> counters = Counters(successes=True)
+    >>> counters(Succeeded("fetch", attempt=1, elapsed=0.2))
+    >>> counters(GaveUp("fetch", attempt=4, elapsed=7.0, reason=Reason.attempts))
+    >>> counts = counters.snapshot().policies["fetch"]
+    >>> counts.calls, counts.attempts, dict(counts.gave_up), counts.success_rate
+    (2, 5, {'attempts': 1}, 0.5)
     """
 
     attempts: int
@@ -231,7 +239,7 @@ class Counts(_Data):
 
     @property
     def failed(self) -> int:
-        """Calls that were given up on or refused."""
+        """Calls that failed for good or were rejected."""
         return sum(self.gave_up.values()) + sum(self.refused.values())
 
     @property
@@ -255,7 +263,11 @@ class Counts(_Data):
 
 
 class BudgetLevel(_Data):
-    """The tokens left in a budget, and its capacity if it has one."""
+    """The tokens left in a budget, and its capacity if it has one.
+
+    >>> BudgetLevel(tokens=5.0, capacity=500.0).as_dict()
+    {'tokens': 5.0, 'capacity': 500.0}
+    """
 
     tokens: float | None
     capacity: float | None
@@ -267,6 +279,14 @@ class Snapshot(_Data):
     ``policies`` has `Counts` by policy, ``budgets`` the `BudgetLevel` of each that is watched, ``breakers``
     the state of each as text, ``stores`` whether the store behind a shared guard answers, ``discarded`` how
     many dead letters of a queue were discarded.
+
+    >>> snapshot = Snapshot({}, {"payments": BudgetLevel(5.0, 500.0)}, {"search": "open"}, {}, {})
+    >>> print(snapshot.table())
+    budget    tokens
+    payments  5 of 500
+    <BLANKLINE>
+    breaker  state
+    search   open
     """
 
     policies: Mapping[str, Counts]
@@ -286,7 +306,7 @@ class Snapshot(_Data):
             ("policy", *_HEAD): [(name, *_row(counts)) for name, counts in self.policies.items()],
             ("budget", "tokens"): [(name, _level(level)) for name, level in self.budgets.items()],
             ("breaker", "state"): [*self.breakers.items()],
-            ("store", "is"): [(name, "there" if here else "away") for name, here in self.stores.items()],
+            ("store", "is"): [(name, "up" if is_up else "down") for name, is_up in self.stores.items()],
         }
         shown = [_without_empty(head, rows) for head, rows in tables.items() if rows]
         return "\n\n".join(shown) or "nothing counted yet"

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 # name -> (labels, description)
 GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
-    "budget_tokens": (("budget",), "What is left of a retry budget."),
-    "budget_capacity": (("budget",), "What a retry budget holds at most."),
+    "budget_tokens": (("budget",), "Tokens left in a retry budget."),
+    "budget_capacity": (("budget",), "Capacity of a retry budget."),
     "breaker_state": (
         ("breaker", "state"),
         "1 for the state that a circuit breaker is in, 0 for the others.",
@@ -91,7 +91,7 @@ class Counting(Guard):
     def watch(self, *what: Policy | Budget | Breaker) -> None:
         """Read the state of these guards from now on; of a policy, that of its budget and its breaker.
 
-        They are told apart by name; the second of two with the same name is called ``name-2``.
+        They are identified by name; the second of two with the same name is called ``name-2``.
         """
         for guard in [guard for one in what for guard in _guards_of(one)]:
             with self._lock:
@@ -184,7 +184,7 @@ def _read(guard: Guard, field: str) -> Any:
 
 
 def _value(guard: Guard, field: str) -> Any:
-    """Return a field of a guard. An awaitable is closed, since nobody awaits it; it is not a reading."""
+    """Return a field of a guard. An awaitable is closed: it cannot be awaited here."""
     value: Any = getattr(guard, field, None)
     value = value() if callable(value) else value
     if hasattr(value, "__await__"):

@@ -37,7 +37,13 @@ class Probe(int):
 
 
 class RemoteState:
-    """The circuit in the store, as an answer describes it. Times count from the moment of the answer."""
+    """The circuit in the store, as an answer describes it. Times count from the moment of the answer.
+
+    >>> answer = [0, "open", "open", "7", "7", 5, 0, 0, "30000", "0", "TimeoutError"]
+    >>> remote = RemoteState(answer)
+    >>> remote.admitted, remote.state, remote.generation, remote.ends_in, remote.last
+    (False, <State.open: 'open'>, 7, 30.0, 'TimeoutError')
+    """
 
     def __init__(self, answer: Any) -> None:
         admitted, before, state, *numbers, ends_in, age, last = answer
@@ -52,7 +58,7 @@ class RemoteState:
         self.last = unpacked(last) or None
 
     def change(self, open_for: float) -> Change | None:
-        """Return the transition that the request has caused."""
+        """Return the transition that the request has caused, ``None`` if there was none."""
         if self.before is self.state:
             return None
         return self.before, self.state, None if self.ends_in is None else open_for, self.last
@@ -287,7 +293,7 @@ class SharedBreaker(Shared, Breaker):
             self._release(ticket.slot)
 
     def _release(self, slot: str) -> None:
-        """Note a slot that the store may hold for nobody: the next request releases it, and is sent soon."""
+        """Note a slot that the store may hold for no call: the next request releases it, and is sent soon."""
         with self._local._lock:
             self._ask_at = -INF
             if slot:

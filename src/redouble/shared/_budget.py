@@ -3,7 +3,7 @@
 The local guard is a `TokenBudget` that is set to every answer of the store. It is what is known here, and
 goes on from there while the store is down.
 
-What first-try successes earn is collected here, and sent with the next request or once per
+Tokens that first-try successes earn are collected here, and sent with the next request or once per
 ``refresh_interval``. While the budget is known to be full nothing is collected; that knowledge expires
 after the same time.
 """
@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 
 class SharedBudget(Shared, Budget):
-    """A token budget in any store. Subclasses add the link to it."""
+    """A token budget in any store. Subclasses add the link to it.
+
+    A request is the capacity, what was earned, the cost and the tokens needed, and the ``ttl``. The answer is
+    what was taken, and the tokens left.
+    """
 
     def __init__(self, local: TokenBudget, clock: Callable[[], float] | None) -> None:
         super().__init__(reserves=local.reserves, name=local.name, clock=clock)

@@ -44,7 +44,10 @@ _LEFT_TO_OTHERS = 9
 
 
 class Ready:
-    """An awaitable that returns the result of a function without suspending."""
+    """An awaitable that returns the result of a function without suspending.
+
+    Unlike a coroutine it may be dropped: Python does not warn that it was never awaited.
+    """
 
     __slots__ = ("_function",)
 

@@ -4,7 +4,7 @@
 
     contention(...)     many clients write one versioned row
     budgets(...)        clients that call at their own pace, and a server that fails
-    outage(...)         a service goes away and comes back: thundering herd, metastable failure
+    outage(...)         a service is down for a while: thundering herd, metastable failure
     layers(...)         services that call services, each with retries
 
 The clients use the library itself: its backoffs, budgets and breakers, and the decision that a real call

@@ -51,7 +51,12 @@ CONTENTION_STRATEGIES = by_name(
 
 
 class Contention(Result):
-    """The result of `contention`: means over the runs."""
+    """The result of `contention`: its parameters, and means over the runs.
+
+    >>> alone = contention(clients=1, runs=2)
+    >>> alone.calls, alone.gave_up, 0 < alone.seconds < 0.1
+    (1.0, 0.0, True)
+    """
 
     strategy: str
     clients: int

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Progress = Callable[[float], object]
     R = TypeVar("R")
 
-# Policy fields that no model implements, with what to do; they are refused, so that nobody relies on them.
+# Policy fields that no model implements, with what to do; they are refused.
 _NOT_SIMULATED = {
     "until": "leave it out",
     "throttle": "leave it out",
@@ -186,6 +186,13 @@ class SimulatedCall(CallProgress):
 
 class EventQueue:
     """Future events. Iterating sets the clock to each event in turn; new ones may be pushed meanwhile.
+
+    >>> clock = FakeClock()
+    >>> queue = EventQueue(clock)
+    >>> queue.push(2.0, "b"), queue.push(1.0, "a")
+    (1, 2)
+    >>> [(who, clock.now) for _, _, who, _ in queue]
+    [('a', 1.0), ('b', 2.0)]
 
     ``report`` is called now and then with the fraction of ``end`` that has passed, and with 1.0 at last.
     """

@@ -46,7 +46,12 @@ LAYER_STRATEGIES = by_name(
 
 
 class Layers(Result):
-    """The result of `layers`: the calls that reached each layer."""
+    """The result of `layers`: its parameters, and the calls that reached each layer.
+
+    >>> healthy = layers(failure_rate=0.0, calls=3)
+    >>> healthy.reached, healthy.succeeded, healthy.amplification
+    ((3, 3, 3), 3, 1.0)
+    """
 
     strategy: str
     depth: int

@@ -1,4 +1,4 @@
-"""A service goes away for a while and comes back.
+"""A service is down for a while and comes back.
 
 The service handles one request after the other at a fixed rate, from a queue of bounded length; it does not
 know which clients have given up. Each client thinks, calls, and thinks again; it waits for a response until
@@ -102,7 +102,12 @@ class Parameters(Result):
 
 
 class Outage(Parameters):
-    """The result of `outage`, with counts in bins of virtual time."""
+    """The result of `outage`: its parameters, and counts in bins of virtual time.
+
+    >>> found = outage("full_jitter+budget", clients=100, away=5.0, after=10.0)
+    >>> found.metastable, len(found.arrivals), found.calls > found.succeeded
+    (False, 350, True)
+    """
 
     arrivals: tuple[int, ...]
     """Requests that arrived in each bin, during the outage too."""
@@ -164,7 +169,7 @@ def outage(
     seed: int = 1,
     progress: Progress | None = None,
 ) -> Outage:
-    """Simulate a service that is there for ``before`` seconds, ``away`` for some, and back for ``after``.
+    """Simulate a service that is up for ``before`` seconds, down for ``away``, and up again for ``after``.
 
     ``strategy`` is a `Strategy` or one of `OUTAGE_STRATEGIES`. Each of ``clients`` thinks for ``think``
     seconds on average and then calls; they run in ``processes`` (one per hundred clients), each with its own

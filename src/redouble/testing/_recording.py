@@ -79,7 +79,7 @@ def describe(event: Event) -> str:
     if isinstance(event, Retrying):
         return f"{where}: {error}; retried after {event.delay or 0.0:.2f} s"
     if isinstance(event, _ENDINGS):
-        ending = f"{'not let through' if isinstance(event, Refused) else 'given up on'} ({event.reason})"
+        ending = f"{'rejected' if isinstance(event, Refused) else 'gave up'} ({event.reason})"
         return f"{where}: {error}; {ending}" if error else f"{where}: {ending}"
     own = [f"{field}={getattr(event, field)}" for field in event._fields[len(Event._fields) :]]
     return f"{where}: {' '.join([type(event).__name__, *own])}"
@@ -153,7 +153,7 @@ def assert_not_retried(story: Recording) -> None:
 
 
 def assert_gave_up(story: Recording, reason: Reason | str | None = None) -> None:
-    """Fail unless a call was given up on, for this reason if one is named.
+    """Fail unless a call gave up, for this reason if one is named.
 
     That is every ending but a success: after retries, without any, because of the deadline, or because a
     guard did not admit the call. The reasons are those of `events.Reason`.
@@ -166,8 +166,8 @@ def assert_gave_up(story: Recording, reason: Reason | str | None = None) -> None
     KeyError: 'id'
     >>> assert_gave_up(story, reason="attempts")
     Traceback (most recent call last):
-    AssertionError: expected a call to be given up on (attempts), none was:
-      fetch, attempt 1: KeyError: 'id'; given up on (not_retryable)
+    AssertionError: expected a call to give up (attempts), none did:
+      fetch, attempt 1: KeyError: 'id'; gave up (not_retryable)
     """
     __tracebackhide__ = True
     try:
@@ -177,7 +177,7 @@ def assert_gave_up(story: Recording, reason: Reason | str | None = None) -> None
     lost = [event for event in story.endings if not isinstance(event, Recovered)]
     if not any(wanted is None or event.reason is wanted for event in lost):
         why = "" if wanted is None else f" ({wanted})"
-        raise _instead(f"expected a call to be given up on{why}, none was", story)
+        raise _instead(f"expected a call to give up{why}, none did", story)
 
 
 def _instead(expected: str, story: Recording) -> AssertionError:

@@ -46,7 +46,7 @@ class After(Record):
 def after(seconds: float | timedelta, outcome: Any = None) -> After:
     """Return an outcome for a script: an attempt that takes ``seconds`` and then ends with ``outcome``.
 
-    Where fake time is in force (`fake_time`, `no_waits`) it is advanced by as much, and an async attempt
+    Where fake time is in force (`fake_time`, `no_waits`) it is advanced by that time, and an async attempt
     is cancelled where its ``timeout`` or the deadline would have done so. Otherwise it is a real sleep, in
     async code one of the event loop.
 
@@ -79,7 +79,8 @@ class Scripted:
         if number <= len(self._outcomes):
             return self._outcomes[number - 1]
         if self._then is _NOTHING:
-            raise ScriptEnded(f"call {number} of a script of {len(self._outcomes)}")
+            outcomes = len(self._outcomes)
+            raise ScriptEnded(f"call {number} of a script of {outcomes}: add outcomes, or then=")
         return self._then
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -5,8 +5,8 @@ In the ``conftest.py`` at the root of your tests:
     pytest_plugins = ["redouble.testing.plugin"]
 
 ``redouble_clock`` and ``no_waits`` hold for the whole process, so for code in other threads too. A test uses
-one of them, not both. With ``@pytest.mark.parametrize("redouble_seed", [7])``, or a fixture ``redouble_seed``
-of your own that returns a number, the waits are the same each time.
+one of them, not both. With ``@pytest.mark.parametrize("redouble_seed", [7])``, or your own fixture
+``redouble_seed`` that returns a number, the waits are the same each time.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def test_without_limits_everything_stays(tmp_path, clock):
         clock.advance(1e9)
         letters.put()
         assert letters.depth() == 2
-        with pytest.raises(ValueError, match="older_than must be given where there is no ttl"):
+        with pytest.raises(ValueError, match="older_than must be given: these dead letters have no ttl"):
             letters.purge()
         assert letters.purge(older_than=1e8) == 1
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
+from redouble._guards.circuit import Consecutive
+from redouble.breaker import CircuitBreaker
 from redouble.classify import is_retryable
 from redouble.errors import RedoubleError
 from support.breakers import CLOSED, OPEN, HttpError, fail, half_opened, make, opened, refused, succeed
@@ -105,3 +109,22 @@ def test_no_exception_is_kept_by_an_open_circuit(clock):
     del error
     gc.collect()
     assert seen() is None
+
+
+def test_a_circuit_that_a_signal_handler_opens_while_a_failure_is_counted_stays_open():
+    breaker = CircuitBreaker(failures=5)
+
+    class Interrupted(Consecutive):
+        """A count in whose reading a signal handler runs, once."""
+
+        handlers: ClassVar[list[Any]] = [breaker.open]
+
+        @property
+        def window(self):
+            if self.handlers:
+                self.handlers.pop()()
+
+    breaker._circuit.count = Interrupted(5)
+    breaker.failure(breaker.enter(), TimeoutError("slow"))
+    assert breaker.state is OPEN
+    refused(breaker)

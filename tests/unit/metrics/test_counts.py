@@ -156,7 +156,7 @@ def test_the_table_is_for_people(clock):
         "payments   open",
         "",
         "store       is",
-        "payments  away",
+        "payments  down",
     ]
 
 

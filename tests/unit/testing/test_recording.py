@@ -126,15 +126,15 @@ def test_a_recording_tells_in_words_what_happened():
     lines = str(story).splitlines()
     assert lines[0] == "stock, attempt 1: TimeoutError: slow; retried after 1.00 s"
     assert lines[1] == "stock breaker: CircuitChanged before=closed after=open"
-    assert lines[2] == "stock, attempt 2: TimeoutError: slow; given up on (attempts)"
+    assert lines[2] == "stock, attempt 2: TimeoutError: slow; gave up (attempts)"
     assert lines[3].startswith("stock: CircuitOpen: ")
-    assert lines[3].endswith("; not let through (breaker)")
+    assert lines[3].endswith("; rejected (breaker)")
     assert lines[4:7] == [
-        "price, attempt 1: TimeoutError; given up on (deadline)",
+        "price, attempt 1: TimeoutError; gave up (deadline)",
         "poll, attempt 1: the result was refused; retried after 1.00 s",
         "poll, attempt 2: succeeded",
     ]
-    assert lines[7] == "Scripted: given up on (deadline)"
+    assert lines[7] == "Scripted: gave up (deadline)"
     assert repr(story) == "<recording of 8 events>"
 
 
@@ -204,7 +204,7 @@ def test_a_retry_that_was_not_wanted_is_told(story):
 
 
 def test_a_call_that_recovered_was_not_given_up_on(story):
-    assert failure_of(assert_gave_up, story) == f"expected a call to be given up on, none was:{WHAT_HAPPENED}"
+    assert failure_of(assert_gave_up, story) == f"expected a call to give up, none did:{WHAT_HAPPENED}"
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_every_way_to_be_given_up_on_counts(reason, kind, fields, outcome):
     assert_gave_up(told, reason=reason)
     assert_gave_up(told, reason=Reason(reason))
     assert failure_of(assert_gave_up, told, reason="retry_after").startswith(
-        "expected a call to be given up on (retry_after), none was:\n  Scripted"
+        "expected a call to give up (retry_after), none did:\n  Scripted"
     )
 
 

@@ -68,7 +68,7 @@ def test_a_call_past_the_end_of_a_script_fails_the_test(flavour):
         with pytest.raises(ScriptEnded) as caught:
             flavour.run(script)
         assert isinstance(caught.value, AssertionError)
-        assert str(caught.value) == f"call {call} of a script of 1"
+        assert str(caught.value) == f"call {call} of a script of 1: add outcomes, or then="
     with pytest.raises(ScriptEnded, match="call 1 of a script of 0"):
         flavour.run(flavour.scripted())
 
