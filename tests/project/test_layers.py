@@ -53,6 +53,7 @@ WITH_OTHERS = {
     "_cli.dead_letters": {"redis"},
     "metrics._prometheus": {"prometheus_client"},
     "metrics._opentelemetry": {"opentelemetry"},
+    "clients._httpx": {"anyio"},  # which both depend on
     "clients.aiohttp": {"aiohttp"},
     "clients.botocore": {"botocore"},
     "clients.grpc": {"grpc"},

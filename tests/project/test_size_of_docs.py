@@ -20,8 +20,6 @@ COLUMNS = 88
 STILL_WIDE = {
     "docs/development/index.md",
     "docs/how-to/observe-retries.md",
-    "docs/reference/clients/httpx.md",
-    "docs/reference/clients/requests.md",
 }
 
 

@@ -23,6 +23,7 @@ from ..context import (
     KEY,
     NUMBER,
     POLICY,
+    RUNNING,
     current,
     living,
     outgoing_headers,
@@ -224,12 +225,14 @@ class HttpClient:
         attempt may be that of an enclosing call, whose deadline counts here, too.
         """
         told: list[str] = []
-        attempt = living(context)
+        # The usual case first: a success pays for what is asked here.
+        attempt = context if context[RUNNING] is True else living(context)
         if attempt is None:
             return kwargs, told
         limit, policy = time_left(attempt), attempt[POLICY]
         if policy and policy._client is self:
-            limit = shorter(policy.timeout, limit)
+            if policy.timeout is not None:
+                limit = shorter(policy.timeout, limit)
             if attempt[NUMBER] > 1:
                 self.rewind(*args)
             if policy.idempotency_key is not False and self.method_of(*args) in _KEYED_METHODS:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Generic, TypeVar
 
+import anyio
+
 from .._base.log_once import warn_once
-from .._base.loops import time_limit
 from .._engine.note import history
 from ..context import shorter
 from ._http import DRAIN_TIME, NO_REWIND, HttpClient, is_short, position_of, used_up
@@ -131,7 +132,9 @@ class AsyncHttpx(Httpx):
     async def discard(self, result: Any, left: float | None) -> Any:
         try:
             if is_short(result.headers):
-                with time_limit(shorter(DRAIN_TIME, left)):
+                # A scope of anyio, from which httpx shields its cleanup: cancelling the task may leave a
+                # connection behind that its pool takes for a busy one.
+                with anyio.move_on_after(shorter(DRAIN_TIME, left)):
                     await result.aread()
         finally:
             await result.aclose()

@@ -20,6 +20,7 @@ from redouble.errors import BulkheadFull, CircuitOpen, DeadlineExceeded, ResultR
 from redouble.registry import Registry
 
 httpx = pytest.importorskip("httpx")
+anyio = pytest.importorskip("anyio")
 from redouble.clients.httpx import AsyncRetryTransport, RetryTransport, override  # noqa: E402
 
 URL = "https://example.org/orders"
@@ -202,6 +203,26 @@ def test_a_short_body_that_stalls_is_closed_and_retried():
     response = httpx.Response(503, headers={"content-length": "4"}, stream=Stalled())
     assert Async().send(AsyncRetryTransport(transport=Server(response, 200))).status_code == 200
     assert response.is_closed
+
+
+def test_a_body_that_is_cut_off_while_its_connection_is_given_back_leaves_nothing_busy():
+    released = []
+
+    class Releasing(httpx.AsyncByteStream):
+        """Gives its connection back as httpcore does: shielded by a scope of anyio, with an await in between."""
+
+        async def __aiter__(self):
+            yield b"body"
+
+        async def aclose(self):
+            with anyio.CancelScope(shield=True):
+                await asyncio.sleep(0.05)
+                released.append(True)
+
+    response = httpx.Response(503, headers={"content-length": "4", "retry-after": "60"}, stream=Releasing())
+    with pytest.raises(DeadlineExceeded):
+        Async().send(AsyncRetryTransport(transport=Server(response), deadline=5.0))
+    assert released == [True]
 
 
 def test_an_async_attempt_that_takes_too_long_is_a_timeout_of_httpx():
