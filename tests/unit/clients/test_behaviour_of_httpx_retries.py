@@ -20,6 +20,8 @@ from redouble import Policy, history
 from redouble.backoff import exponential, proportional_jitter
 from redouble.classify import Classifier, accepted, parse_retry_after
 
+from .every_client import NO_CERTIFICATES
+
 httpx = pytest.importorskip("httpx")
 from redouble.clients.httpx import AsyncRetryTransport, RetryTransport  # noqa: E402
 
@@ -502,9 +504,9 @@ def test_differs_a_check_is_not_async(flavour):
 
 def test_differs_a_sync_client_and_an_async_client_need_a_transport_each():
     with pytest.raises(TypeError, match="use AsyncRetryTransport"):
-        RetryTransport(transport=httpx.AsyncHTTPTransport())
+        RetryTransport(transport=httpx.AsyncHTTPTransport(verify=NO_CERTIFICATES))
     with pytest.raises(TypeError, match="use RetryTransport"):
-        AsyncRetryTransport(transport=httpx.HTTPTransport())
+        AsyncRetryTransport(transport=httpx.HTTPTransport(verify=NO_CERTIFICATES))
 
 
 def test_differs_only_the_last_response_of_a_call_that_gave_up_has_a_history(send):
