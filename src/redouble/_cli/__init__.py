@@ -32,7 +32,7 @@ COMMANDS = {
     "preview": "show the waits of a policy: each wait, the worst case, percentiles",
     "simulate": "compare retry strategies in a fleet of clients on virtual time",
     "run": "run a command, and run it again while it fails",
-    "dead-letters": "list, show, replay and delete dead letters in a file",
+    "dead-letters": "list, show, replay and delete dead letters in a file or in Redis",
 }
 
 _EPILOG = """examples:
@@ -47,7 +47,10 @@ _EPILOG = """examples:
 
 
 def _load(command: str) -> Callable[[Sequence[str]], int | None]:
-    """Import the module of a command and return its function."""
+    """Import the module of a command and return its function.
+
+    Import statements, not names in a table: type checkers and packagers see them.
+    """
     run: Callable[[Sequence[str]], int | None]
     match command:
         case "explain":

@@ -68,9 +68,10 @@ STATUSES = """exit status:
 
 
 def dead_letters(arguments: Sequence[str]) -> int | None:
-    """Run one subcommand and return the exit status.
+    """Run one subcommand and return the exit status, ``None`` for 0.
 
-    Raise `CommandError` with status 3 if the file or Redis cannot be used. A missing file is not created.
+    The store is open as long as the subcommand runs, and programs may use it meanwhile. Raise `CommandError`
+    with status 3 if the file or Redis cannot be used. A missing file is not created.
     """
     # With --redis there is no PATH. An optional argument would take the place of the one that follows it.
     in_file = not any(word.partition("=")[0] == "--redis" for word in arguments)
@@ -87,7 +88,9 @@ def dead_letters(arguments: Sequence[str]) -> int | None:
 def _parser(*, in_file: bool) -> Parser:
     """Return the parser of all subcommands. Each sets ``run`` to the function that carries it out.
 
-    With ``in_file`` they take PATH, the file of the letters.
+    With ``in_file`` they take PATH, the file of the letters. Options that select letters are those of
+    `add_filters`; their defaults are those of the subcommand. To add a subcommand, add it here, and to the
+    page about the command line, whose options a test compares.
     """
     about = "List, show, replay and delete dead letters in a file or in Redis."
     parser = command_parser("dead-letters", about, _EXAMPLES + STATUSES)
@@ -209,7 +212,10 @@ def _list(letters: DeadLetters, options: Any) -> None:
 
 
 def _show(letters: DeadLetters, options: Any) -> None:
-    """Print all fields of a letter: one on a line, and below their names the payload and the traceback."""
+    """Print all fields of a letter, one on a line; payload and traceback are below their names.
+
+    Raise `CommandError` with status 1 if no letter, or more than one, has an id that begins so.
+    """
     fields = find(letters, options.id).as_dict()
     text = to_json(fields) if options.json else "\n".join([field_text(*field) for field in fields.items()])
     print_text(text)
@@ -306,7 +312,10 @@ def _count(letters: Sequence[object]) -> str:
 
 
 def _confirm(question: str) -> bool:
-    """Ask on the terminal, and return whether the answer is ``y`` or ``yes``. The end of the input is no."""
+    """Ask on the terminal, and return whether the answer is ``y`` or ``yes``. The end of the input is no.
+
+    The question goes to stderr, so that stdout has only the result.
+    """
     print_text(f"{question} [y/N] ", file=sys.stderr, end="", flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

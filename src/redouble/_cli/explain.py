@@ -183,7 +183,10 @@ def _why(decision: Any, judged: Verdict) -> str:
 
 
 def _is_http(error: BaseException) -> bool:
-    """Return whether a failure may be that of an HTTP request."""
+    """Return whether a failure may be that of an HTTP request: it has a response, or a package raised it.
+
+    If so, the answer for a POST may be another one, and a remark says so.
+    """
     return hasattr(error, "response") or class_info(type(error)).installed
 
 
@@ -276,6 +279,8 @@ _NAMES = {
 
 def _imports(cls: type, changes: Sequence[dict[str, str]]) -> list[str]:
     """Return the import statements for the class and the names of redouble that the code uses.
+
+    The class comes first, if it is written as code and not only as a text.
 
     >>> _imports(TimeoutError, [{"to": "allow retries", "write": "@retry(attempts=4)"}])
     ['from redouble import retry']

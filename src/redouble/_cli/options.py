@@ -16,17 +16,21 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser
     from typing import Any
 
-_JITTERS = "full (the default), equal, decorrelated, proportional, additive"
-
 # The options of a policy, with the name of the value and the help.
 _OPTIONS = {
-    "attempts": ("N", "attempts, the first included (4); none: as many as the limits in time allow; inf"),
+    "attempts": (
+        "N",
+        "attempts, the first included (4); none: as many as the limits in time allow; inf: for ever",
+    ),
     "base": ("S", "size of the first wait (1s)"),
     "cap": ("S", "longest wait (30s); inf: no limit"),
     "floor": ("S", "shortest wait (0s)"),
     "deadline": ("S", "time for the whole call, waits included (no limit)"),
     "give_up_after": ("S", "start no attempt later than this; a running one is not ended (no limit)"),
-    "backoff": ("NAME", f"{_JITTERS} (jitters), exponential, linear or fixed (without)"),
+    "backoff": (
+        "NAME",
+        "full (the default), equal, decorrelated, proportional, additive; no jitter: exponential, linear, fixed",
+    ),
 }
 
 

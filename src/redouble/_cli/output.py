@@ -12,6 +12,7 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, HelpFormatter
 from math import nan
 from shutil import get_terminal_size
+from textwrap import indent as prefix
 from textwrap import wrap
 
 from .._base.table import safe
@@ -58,7 +59,7 @@ class _Formatter(HelpFormatter):
         super().__init__(prog, **{**how, "width": text_width() - 2})
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return wrap_text(text, width, hanging=0)
+        return prefix(wrap_text(text, width, hanging=0), indent)
 
     def _format_usage(self, *args: Any, **named: Any) -> str:
         # argparse does not wrap a usage that was given, nor a long name of the program. With colours, which

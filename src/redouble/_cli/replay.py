@@ -135,7 +135,11 @@ class Report:
                 self._print(text, sys.stderr)
 
     def _summary(self) -> str:
-        """Return the counts in words: ``"2 replayed, 1 failed, 0 parked, 0 skipped"``."""
+        """Return the counts in words.
+
+        >>> Report(None, as_json=False)._summary()
+        '0 replayed, 0 failed, 0 parked, 0 skipped'
+        """
         return ", ".join([f"{count} {outcome}" for outcome, count in self.counts.items()])
 
     def name_failures(self, letters: DeadLetters) -> None:
@@ -150,7 +154,10 @@ class Report:
             self._print(f"and {len(self._failed) - _NAMED} more")
 
     def _print(self, line: str, stream: Any = None) -> None:
-        """Print a line. A reader that closed the pipe is no reason to stop the replay."""
+        """Print a line at once, to stdout unless another stream is given.
+
+        A reader that closed the pipe is no reason to stop the replay: what follows is not printed.
+        """
         stream = stream or self._out
         try:
             print(line, file=stream, flush=True)
