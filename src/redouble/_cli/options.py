@@ -29,7 +29,7 @@ _OPTIONS = {
     "give_up_after": ("S", "start no attempt later than this; a running one is not ended (no limit)"),
     "backoff": (
         "NAME",
-        "full (the default), equal, decorrelated, proportional, additive; no jitter: exponential, linear, fixed",
+        "full (default), equal, decorrelated, proportional, additive; no jitter: exponential, linear, fixed",
     ),
 }
 
