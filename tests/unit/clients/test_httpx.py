@@ -19,6 +19,8 @@ from redouble.classify import Classifier
 from redouble.errors import BulkheadFull, CircuitOpen, DeadlineExceeded, ResultRejected, StoreError
 from redouble.registry import Registry
 
+from .every_client import NO_CERTIFICATES
+
 httpx = pytest.importorskip("httpx")
 anyio = pytest.importorskip("anyio")
 from redouble.clients.httpx import AsyncRetryTransport, RetryTransport, override  # noqa: E402
@@ -352,7 +354,7 @@ def test_a_star_names_all_hosts(flavour):
 
 def test_hosts_are_given_as_a_list():
     with pytest.raises(TypeError, match=r"propagate_to must be a list of host names, got 'a'; write \['a'\]"):
-        RetryTransport(propagate_to="a")
+        RetryTransport(propagate_to="a", transport=Server())
 
 
 def test_until_rejects_a_response_that_the_status_accepts(flavour):
@@ -431,12 +433,14 @@ def test_override_refuses_what_is_no_policy():
 
 
 def test_a_transport_takes_a_policy_or_fields():
-    assert RetryTransport(Policy(attempts=2), base=0.5).policy == Policy(attempts=2, base=0.5)
-    assert AsyncRetryTransport(attempts=6).policy == Policy(attempts=6)
+    assert RetryTransport(Policy(attempts=2), base=0.5, transport=Server()).policy == Policy(
+        attempts=2, base=0.5
+    )
+    assert AsyncRetryTransport(attempts=6, transport=Server()).policy == Policy(attempts=6)
     with pytest.raises(TypeError, match=r"RetryTransport\(\) takes a Policy or fields, got 3"):
-        RetryTransport(3)
+        RetryTransport(3, transport=Server())
     with pytest.raises(ValueError, match="raise_status"):
-        RetryTransport(raise_status="yes")
+        RetryTransport(raise_status="yes", transport=Server())
 
 
 def test_an_open_circuit_is_an_error_of_httpx(flavour):
@@ -571,8 +575,8 @@ def test_sdks_do_not_retry_what_the_transport_has_retried(sdk, library):
 
 
 def test_a_transport_inside_that_retries_by_itself_is_logged_once(caplog):
-    RetryTransport(transport=httpx.HTTPTransport(retries=2)).close()
-    RetryTransport().close()
+    RetryTransport(transport=httpx.HTTPTransport(retries=2, verify=NO_CERTIFICATES)).close()
+    RetryTransport(transport=Server()).close()
     assert [record.getMessage() for record in caplog.records] == [
         "the transport inside this one retries by itself: make it with retries=0 (said once)"
     ]
@@ -655,9 +659,9 @@ def test_a_redirect_to_another_host_does_not_receive_our_headers(flavour):
 
 def test_a_transport_of_the_other_kind_of_client_is_refused():
     with pytest.raises(TypeError, match=r"takes a transport that has handle_request\(\).*use AsyncRetry"):
-        RetryTransport(transport=httpx.AsyncHTTPTransport())
+        RetryTransport(transport=httpx.AsyncHTTPTransport(verify=NO_CERTIFICATES))
     with pytest.raises(TypeError, match=r"takes a transport that has handle_async_request\(\).*use RetryT"):
-        AsyncRetryTransport(transport=httpx.HTTPTransport())
+        AsyncRetryTransport(transport=httpx.HTTPTransport(verify=NO_CERTIFICATES))
 
 
 def test_a_method_of_the_inner_transport_that_a_test_replaces_later_is_called(flavour, monkeypatch):
