@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import io
-import logging
 import pickle
 import time
 
@@ -25,76 +24,7 @@ httpx = pytest.importorskip("httpx")
 anyio = pytest.importorskip("anyio")
 from redouble.clients.httpx import AsyncRetryTransport, RetryTransport, override  # noqa: E402
 
-URL = "https://example.org/orders"
-
-
-class Server(httpx.BaseTransport, httpx.AsyncBaseTransport):
-    """Gives one answer after the other, and keeps the requests with their bodies and timeouts."""
-
-    def __init__(self, *answers):
-        self.answers = list(answers)
-        self.requests, self.bodies, self.timeouts, self.given = [], [], [], []
-
-    def _answer(self, request, body):
-        # A copy: the same request is sent again, with other headers.
-        self.requests.append(httpx.Request(request.method, request.url, headers=request.headers))
-        self.bodies.append(body)
-        self.timeouts.append(request.extensions.get("timeout"))
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        if isinstance(answer, int):
-            answer = httpx.Response(answer, text=f"answer {len(self.requests)}")
-        self.given.append(answer)
-        return answer
-
-    def handle_request(self, request):
-        return self._answer(request, b"".join(request.stream))
-
-    async def handle_async_request(self, request):
-        return self._answer(request, b"".join([part async for part in request.stream]))
-
-
-class Sync:
-    def send(self, transport, method="GET", url=URL, **kwargs):
-        with httpx.Client(transport=transport) as client:
-            return client.request(method, url, **kwargs)
-
-    def transport(self, server, *args, **fields):
-        return RetryTransport(*args, transport=server, **fields)
-
-    def check_sdk(self, transport, check):
-        """Call ``check(send)`` in one context, as an SDK has it that sends a request again."""
-        with httpx.Client(transport=transport) as client:
-
-            def send(retries, url=URL):
-                return client.get(url, headers={"x-stainless-retry-count": retries})
-
-            contextvars.copy_context().run(check, send)
-
-
-class Async:
-    def send(self, transport, method="GET", url=URL, **kwargs):
-        async def send():
-            async with httpx.AsyncClient(transport=transport) as client:
-                return await client.request(method, url, **kwargs)
-
-        return asyncio.run(send())
-
-    def transport(self, server, *args, **fields):
-        return AsyncRetryTransport(*args, transport=server, **fields)
-
-    def check_sdk(self, transport, check):
-        context = contextvars.copy_context()
-        with asyncio.Runner() as runner:
-            client = httpx.AsyncClient(transport=transport)
-
-            def send(retries, url=URL):
-                headers = {"x-stainless-retry-count": retries}
-                return runner.run(client.get(url, headers=headers), context=context)
-
-            check(send)
-            runner.run(client.aclose())
+from .scripted_httpx import Async, Server, Sync  # noqa: E402
 
 
 @pytest.fixture(params=[Sync, Async])
@@ -492,88 +422,6 @@ def test_an_enclosing_call_does_not_retry_what_the_transport_has_retried():
     assert "already retried by GET example.org (4 attempts)" in caught.value.__notes__[0]
 
 
-def test_retries_of_an_sdk_are_sent_once_and_said_once(caplog):
-    server = Server(503, 503)
-    transport = Sync().transport(server)
-    for _ in range(2):
-        response = Sync().send(transport, headers={"x-stainless-retry-count": "1"})
-        assert response.headers["x-should-retry"] == "false"
-    assert [record.levelno for record in caplog.records if "max_retries=0" in record.getMessage()] == [
-        logging.WARNING
-    ]
-
-
-def test_the_first_request_of_an_sdk_is_retried_and_then_not_again():
-    server = Server(503, 503)
-    response = Sync().send(Sync().transport(server, attempts=2), headers={"x-stainless-retry-count": "0"})
-    assert response.headers["x-should-retry"] == "false"
-
-
-@pytest.mark.parametrize("failure", [httpx.ConnectError("refused"), 503])
-def test_an_sdk_that_retries_after_an_error_does_not_send_the_request_again(flavour, failure, caplog):
-    server = Server(*[failure] * 9)
-    transport = flavour.transport(server, attempts=2, raise_status=True)
-
-    def check(send):
-        errors = []
-        for retries in ("0", "1", "2"):
-            with pytest.raises(httpx.HTTPError) as caught:
-                send(retries)
-            errors.append(caught.value)
-        assert len(server.requests) == 2
-        assert [type(error) for error in errors] == [type(errors[0])] * 3
-        assert [history(error).attempts for error in errors] == [2, 2, 2]
-        with pytest.raises(httpx.HTTPError):
-            send("0")  # another call
-        assert len(server.requests) == 4
-        with pytest.raises(httpx.HTTPError):
-            send("1", url=f"{URL}/other")  # one that was not given up on here
-        assert len(server.requests) == 5
-
-    flavour.check_sdk(transport, check)
-    assert sum("requests are refused: the SDK above" in record.getMessage() for record in caplog.records) == 1
-
-
-def test_a_deadline_holds_although_an_sdk_retries(flavour):
-    busy = httpx.Response(503, headers={"retry-after": "9"})
-    server = Server(busy, 200)
-    transport = flavour.transport(server, deadline=5.0)
-
-    def check(send):
-        for retries in ("0", "1"):
-            with pytest.raises(DeadlineExceeded):
-                send(retries)
-
-    flavour.check_sdk(transport, check)
-    assert len(server.requests) == 1
-
-
-@pytest.mark.slow  # importing them takes seconds
-@pytest.mark.parametrize(
-    ("sdk", "library"), [("openai", "httpx"), ("openai", "httpx2"), ("anthropic", "httpx2")]
-)
-def test_sdks_do_not_retry_what_the_transport_has_retried(sdk, library):
-    api, module = pytest.importorskip(library), pytest.importorskip(sdk)
-    client_of = pytest.importorskip(f"redouble.clients.{library}").RetryTransport
-    sent = []
-
-    def refuse(request):
-        sent.append(request)
-        raise api.ConnectError("refused")
-
-    http_client = api.Client(transport=client_of(attempts=3, transport=api.MockTransport(refuse)))
-    options = {"api_key": "none", "base_url": "http://127.0.0.1:1/", "http_client": http_client}
-    with pytest.raises(module.APIConnectionError) as caught:
-        if sdk == "openai":
-            client = module.OpenAI(max_retries=1, **options)
-            client.chat.completions.create(model="m", messages=[])
-        else:
-            client = module.Anthropic(max_retries=1, **options)
-            client.messages.create(model="m", max_tokens=1, messages=[])
-    assert len(sent) == 3
-    assert history(caught.value.__cause__).attempts == 3
-
-
 def test_a_transport_inside_that_retries_by_itself_is_logged_once(caplog):
     RetryTransport(transport=httpx.HTTPTransport(retries=2, verify=NO_CERTIFICATES)).close()
     RetryTransport(transport=Server()).close()
@@ -655,13 +503,6 @@ def test_a_redirect_to_another_host_does_not_receive_our_headers(flavour):
     flavour.send(transport, follow_redirects=True)
     assert [request.headers.get("x-retry-attempt") for request in server.requests] == ["1", "2", None]
     assert "x-request-timeout-ms" not in server.requests[2].headers
-
-
-def test_a_transport_of_the_other_kind_of_client_is_refused():
-    with pytest.raises(TypeError, match=r"takes a transport that has handle_request\(\).*use AsyncRetry"):
-        RetryTransport(transport=httpx.AsyncHTTPTransport(verify=NO_CERTIFICATES))
-    with pytest.raises(TypeError, match=r"takes a transport that has handle_async_request\(\).*use RetryT"):
-        AsyncRetryTransport(transport=httpx.HTTPTransport(verify=NO_CERTIFICATES))
 
 
 def test_a_method_of_the_inner_transport_that_a_test_replaces_later_is_called(flavour, monkeypatch):
