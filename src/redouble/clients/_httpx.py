@@ -75,10 +75,10 @@ class Httpx(HttpClient):
 
     def limit(self, seconds: float, args: Any, kwargs: Kwargs) -> Kwargs:
         extensions: dict[str, Any] = args[0].extensions
-        own: dict[str, Any] | None = extensions.get("redouble.timeout")
+        own: Any = extensions.get("redouble.timeout")
         if own is None:
             own = extensions.get("timeout") or {}
-            given: Any = own.values()
+            given = own.values()
             if len(given) == len(_TIMEOUTS) and None not in given and max(given) <= seconds:
                 return kwargs
             # Each attempt is limited from these: a request may be sent again later, with more time.

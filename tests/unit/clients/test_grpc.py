@@ -29,6 +29,7 @@ class Service:
 
     def __init__(self):
         self.script = []
+        self.trailers = []
         self.received = []  # metadata and time that is left
         self.held = threading.Event()
 
@@ -41,7 +42,7 @@ class Service:
             over.wait(60)
         elif self.script:
             code, *trailers = self.script.pop(0).split()
-            context.set_trailing_metadata([tuple(pair.split("=")) for pair in trailers])
+            context.set_trailing_metadata([*self.trailers, *(tuple(pair.split("=")) for pair in trailers)])
             if code != "OK":
                 context.abort(grpc.StatusCode[code], "by order")
         return b"done"
@@ -185,6 +186,22 @@ def test_a_pushback_of_the_server_is_the_wait(calls, service, waits):
     service.script = ["RESOURCE_EXHAUSTED grpc-retry-pushback-ms=-1"]
     with pytest.raises(grpc.RpcError):
         calls.unary()
+
+
+def field(number, value):
+    """Return a field of a message of Protocol Buffers: a number, or bytes with their length."""
+    if isinstance(value, int):
+        return bytes([number << 3, value])
+    return bytes([number << 3 | 2, len(value)]) + value
+
+
+def test_retry_info_of_the_server_is_the_wait(calls, service, waits):
+    duration = field(1, field(1, 7))  # RetryInfo.retry_delay.seconds
+    detail = field(1, b"type.googleapis.com/google.rpc.RetryInfo") + field(2, duration)
+    service.trailers = [("grpc-status-details-bin", field(1, 8) + field(3, detail))]
+    service.script = ["RESOURCE_EXHAUSTED"]
+    calls.unary(fields={"base": 0.5})
+    assert 7.0 <= waits[0] <= 7.5
 
 
 def test_a_call_that_may_have_acted_is_not_repeated(calls, service):
