@@ -60,7 +60,7 @@ _BUILTIN_ERRORS: dict[type, bool] = {
     for cls in vars(builtins).values()
     if isinstance(cls, type) and issubclass(cls, Exception) and not issubclass(cls, BaseExceptionGroup)
 }
-_judged: dict[tuple[type, int | None] | None, Verdict] = {
+_judged: dict[tuple[type, int | None], Verdict] = {
     (cls, None): Verdict(meaning.retryable, meaning.cause, None, None, cls.__name__, meaning.unprocessed)
     for cls, meaning in t.BUILTINS
 }
@@ -230,11 +230,11 @@ def verdict(failure: object, /) -> Verdict:
     'HTTP 503 with Retry-After: 7'
     """
     key = _builtin_key(failure)
+    if key is None:
+        return DEFAULT.verdict(failure)
     found = _judged.get(key)
     if found is None:
-        found = DEFAULT.verdict(failure)
-        if key is not None:
-            _judged[key] = found
+        found = _judged[key] = DEFAULT.verdict(failure)
     return found
 
 

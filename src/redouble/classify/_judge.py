@@ -28,13 +28,14 @@ from ._evidence import (
     http_verdict,
     worded_code,
 )
-from ._probe import get, inner, is_a, leaves, message, result_response, status_code, texts
+from ._probe import get, inner, leaves, message, result_response, status_code, texts
 from ._retry_after import INTERESTING, hint
 from ._table_statuses import PERMANENT, RETRYABLE_STATUSES, Cause
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from ._codes import Reader
     from ._table_statuses import Meaning
@@ -79,7 +80,8 @@ class Judge:
 
     def failure(self, failure: object) -> Verdict:
         """Return the verdict on an exception or a result."""
-        return self._error(failure, 0) if is_a(failure, BaseException) else self._result(failure)
+        known: Any = failure
+        return self._error(known, 0) if issubclass(type(known), BaseException) else self._result(known)
 
     def _result(self, result: object) -> Verdict:
         """Judge a result: a failed response by its status, anything else as no failure."""
