@@ -236,10 +236,8 @@ _ADVICE = {
 def _advice(error: Exception) -> str:
     """Return what to do about an error of SQLite or of the operating system."""
     code = "SQLITE_BUSY" if isinstance(error, BlockingIOError) else sqlite.error_code(error)
-    for beginning, advice in _ADVICE.items():
-        if code.startswith(beginning):
-            return advice
-    return "check its directory and the permissions" if isinstance(error, OSError) else ""
+    otherwise = "check its directory and the permissions" if isinstance(error, OSError) else ""
+    return next((advice for name, advice in _ADVICE.items() if code.startswith(name)), otherwise)
 
 
 # Opening

@@ -112,7 +112,6 @@ async def _on_asyncio(race: Race, clock: Clock, attempt: Function) -> None:
             tasks[:] = [task for task in tasks if not task.done()]
     except GeneratorExit:
         # Closed, and not cancelled: nothing can be awaited any more.
-        race.over = True
         _cancel(tasks)
         tasks.clear()
         raise
