@@ -331,13 +331,13 @@ def test_a_sync_fallback_that_turns_out_to_be_async_is_trouble_that_is_noted(pol
 
 def test_a_generator_and_a_block_cannot_have_a_fallback(policy):
     guarded = policy.replace(fallback="old page")
-    with pytest.raises(TypeError, match="a generator, whose items a fallback= cannot stand in for"):
+    with pytest.raises(TypeError, match="a generator, and a fallback= cannot replace its items"):
 
         @guarded
         def items():
             yield 1
 
-    with pytest.raises(TypeError, match="a block has no result that a fallback could stand in for"):
+    with pytest.raises(TypeError, match="a block has no result that a fallback could replace"):
         for _ in retrying(guarded):
             raise AssertionError
     with retrying(guarded, attempts=1) as call:
@@ -381,5 +381,5 @@ def test_an_async_block_cannot_have_a_fallback_either(policy):
         async for _ in retrying(policy, fallback="old page"):
             raise AssertionError
 
-    with pytest.raises(TypeError, match="a block has no result that a fallback could stand in for"):
+    with pytest.raises(TypeError, match="a block has no result that a fallback could replace"):
         asyncio.run(main())

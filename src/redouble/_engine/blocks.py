@@ -230,7 +230,7 @@ class BlockAttempt(Attempt):
             return None
         if self._state is not _AGAIN:
             raise RuntimeError(
-                "the block of a retrying() loop must stand in 'with attempt:', or no failure can be seen: "
+                "put the body of a retrying() loop inside 'with attempt:', or no failure is seen: "
                 "for attempt in retrying(...): with attempt: ..."
             )
         return self._flow
@@ -332,7 +332,7 @@ def _first_run(policy: Policy, kind: type[B]) -> B:
     """Return the first run of a block. It has a flow if its guards, a listener or a deadline need one."""
     if policy._falls_back:
         raise TypeError(
-            "a block has no result that a fallback could stand in for: "
+            "a block has no result that a fallback could replace: "
             "catch the error, or call a function: with retrying(...) as call: call(function, ...)"
         )
     needed = policy._guarded or policy._successes

@@ -178,7 +178,7 @@ def _check_fit(policy: Policy, kind: str, name: str) -> None:
         if policy.until is not None:
             raise TypeError(f"{name} is a generator, which returns no result that until= could judge")
         if policy._falls_back:
-            raise TypeError(f"{name} is a generator, whose items a fallback= cannot stand in for")
+            raise TypeError(f"{name} is a generator, and a fallback= cannot replace its items")
         if policy.bulkhead is not None:
             raise TypeError(
                 f"{name} is a generator, which is still under way when its first item is out: "
