@@ -330,7 +330,6 @@ def test_an_error_of_the_class_that_is_taught_comes_out_as_it_is() -> None:
         lambda: ConnectionResetError("reset by peer"),
         lambda: ConnectionRefusedError(errno.ECONNREFUSED, "refused"),
         lambda: OSError(errno.EHOSTUNREACH, "no route to host"),
-        lambda: TimeoutError(5),  # whatever it holds, its class decides
         lambda: ValueError("wrong"),
         lambda: KeyError(),
     ],
@@ -342,10 +341,19 @@ def test_a_builtin_error_without_other_evidence_is_judged_once(made, monkeypatch
     assert classify.plain_verdict(made()) is found
 
 
-@pytest.mark.parametrize("error", [ValueError(5), OSError("x", "y"), OSError(99999, "unknown number")])
+@pytest.mark.parametrize("error", [ValueError(5), OSError("x", "y")])
 def test_a_builtin_error_that_may_hold_other_evidence_is_judged_anew(error):
     assert verdict(error) is not verdict(error)
     assert classify.plain_verdict(error) is None
+
+
+def test_an_errno_that_no_table_has_is_judged_anew():
+    error = OSError(99999, "unknown number")
+    assert verdict(error) is not verdict(error)
+
+
+def test_the_class_of_a_timeout_decides_whatever_it_holds():
+    assert verdict(TimeoutError(5)) is verdict(TimeoutError(6))
 
 
 def test_the_verdict_on_a_builtin_error_is_known_by_its_class_and_errno():
