@@ -194,6 +194,7 @@ class HttpClient:
             del failure
 
     def _attempt(self, *args: Any, **kwargs: Any) -> Any:
+        """Send a request once, with the headers and time limits of the attempt that runs here."""
         attempt = current.get()
         if attempt is None:
             return self.bare(*args, **kwargs)
@@ -205,6 +206,7 @@ class HttpClient:
                 self._forget(told, args)
 
     async def _attempt_async(self, *args: Any, **kwargs: Any) -> Any:
+        """As `_attempt`, for a client that is async."""
         attempt = current.get()
         if attempt is None:
             return await self.bare(*args, **kwargs)
@@ -307,6 +309,7 @@ class HttpClient:
         return None, None
 
     def _not_closed(self, error: Exception, args: Any) -> None:
+        """Log once that a response could not be closed: the error of the call is raised all the same."""
         warn_once(self, f"closing a response of {self.name_of(*args)} failed", error)
 
     def mark(self, response: Any, error: RedoubleError, *args: Any) -> None:

@@ -57,6 +57,10 @@ class Httpx(HttpClient):
         return self.inner.handle_request(args[0])  # looked up here: tests replace the method of the class
 
     def unrepeatable(self, *args: Any) -> str:
+        """Return why a request is sent once: an SDK has sent it before, or its body cannot be read again.
+
+        A stream that was not read yet can be sent. One of bytes always can.
+        """
         if args[0].headers.get(_SDK_RETRIES, "0") != "0":
             warn_once(self, f"requests multiply: {_SDK_RETRIES_TOO}")
             return _SDK_RETRIES_TOO
@@ -69,11 +73,16 @@ class Httpx(HttpClient):
         return used_up(body)
 
     def rewind(self, *args: Any) -> None:
+        """Set a file back to where it was when the client passed the request on."""
         position = args[0].extensions.get("redouble.position")
         if position is not None:
             args[0].stream._stream.seek(position)
 
     def limit(self, seconds: float, args: Any, kwargs: Kwargs) -> Kwargs:
+        """Limit connect, read, write and pool of the request; leave them alone if they are short enough.
+
+        httpx reads them from the extensions of the request.
+        """
         extensions: dict[str, Any] = args[0].extensions
         own: Any = extensions.get("redouble.timeout")
         if own is None:
@@ -89,12 +98,15 @@ class Httpx(HttpClient):
         return kwargs
 
     def drain(self, response: Any) -> None:
+        """Read the body: its connection goes back to the pool."""
         response.read()
 
     def is_usable(self, response: Any) -> bool:
+        """Return whether the response is open, or closed with its body in memory."""
         return not response.is_closed or hasattr(response, "_content")
 
     def mark(self, response: Any, error: RedoubleError, *args: Any) -> None:
+        """Put the note on the response and the history in its extensions; tell an SDK not to retry it."""
         super().mark(response, error, *args)
         response.extensions["redouble"] = history(response)
         if _SDK_RETRIES in args[0].headers:
@@ -110,10 +122,12 @@ class Httpx(HttpClient):
         return args[0].method, str(args[0].url)
 
     def complete(self, error: RedoubleError, *args: Any) -> None:
+        """Set the request, which errors of httpx have."""
         made: Any = error
         made._request = args[0]
 
     def status_error(self, response: Any, *args: Any) -> Exception:
+        """Return an ``HTTPStatusError`` with request and response."""
         request = response.request = args[0]
         message = f"{self.reason(response)} for url {request.url}"
         error: Exception = self.api.HTTPStatusError(message, request=request, response=response)
@@ -130,6 +144,7 @@ class AsyncHttpx(Httpx):
         return self.inner.handle_async_request(args[0])
 
     async def discard(self, result: Any, left: float | None) -> Any:
+        """Read a short body for at most `DRAIN_TIME`, and close the response."""
         try:
             if is_short(result.headers):
                 # A scope of anyio, from which httpx shields its cleanup: cancelling the task may leave a

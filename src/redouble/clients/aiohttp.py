@@ -76,6 +76,7 @@ class _Aiohttp(HttpClient):
         return _send_in_time(request, handler, **kwargs) if kwargs else handler(request)
 
     def unrepeatable(self, *args: Any) -> str:
+        """Return why a body cannot be sent again: aiohttp knows whether it was consumed."""
         request = args[0]
         body = request.body
         if not body:
@@ -92,6 +93,7 @@ class _Aiohttp(HttpClient):
         return kwargs if attempt[POLICY] and attempt[POLICY]._client is self else {"seconds": seconds}
 
     async def discard(self, result: Any, left: float | None) -> None:
+        """Read a short body for at most `DRAIN_TIME`; release the connection, or close it if more comes."""
         try:
             if is_short(result.headers):
                 with time_limit(shorter(DRAIN_TIME, left)):
@@ -101,9 +103,11 @@ class _Aiohttp(HttpClient):
             result.release()
 
     def is_usable(self, response: Any) -> bool:
+        """Return whether the body can still be read: reading it has not failed."""
         return response.content.exception() is None
 
     def mark(self, response: Any, error: errors.RedoubleError, *args: Any) -> None:
+        """Put the note on the response, and on the error that its ``raise_for_status`` raises."""
         super().mark(response, error, *args)
         # Without holding the response: it would be left to the garbage collector.
         weak: Any = ref(response)
@@ -126,6 +130,7 @@ class _Aiohttp(HttpClient):
         return None
 
     def status_error(self, response: Any, *args: Any) -> Exception:
+        """Return a ``ClientResponseError``, as ``raise_for_status`` raises it."""
         return aiohttp.ClientResponseError(
             response.request_info,
             response.history,
@@ -138,6 +143,7 @@ class _Aiohttp(HttpClient):
 async def _send_in_time(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType, seconds: float
 ) -> aiohttp.ClientResponse:
+    """Send a request, and cancel it after these seconds."""
     with time_limit(seconds) as limit:
         return await handler(request)
     raise AttemptTimeout(f"the attempt was cut off after {seconds:.3g} s") from limit.cut_off()
@@ -153,10 +159,21 @@ def retry_middleware(
 ) -> aiohttp.ClientMiddlewareType:
     """Return a middleware that retries the requests of an ``aiohttp.ClientSession``.
 
-    Takes a `Policy`, or its fields as keywords. When no attempt is left the last response is returned;
-    ``raise_status=True`` raises ``aiohttp.ClientResponseError`` instead. ``propagate_to`` are the hosts, or
-    ``["*"]``, that receive ``X-Retry-Attempt`` and ``X-Request-Timeout-Ms``. A `Registry` as a guard has
-    one guard for each host. `override` sets another policy for the requests of a block.
+    Takes a `Policy`, or its fields as keywords, and:
+
+    - ``raise_status=True`` raises ``aiohttp.ClientResponseError`` when no attempt is left. By default the
+      last response is returned as it is, with a note that `history` reads.
+    - ``propagate_to`` are the hosts, or ``["*"]``, that receive ``X-Retry-Attempt`` and
+      ``X-Request-Timeout-Ms``.
+
+    A `Registry` as a guard has one guard for each host. `override` sets another policy for the requests of a
+    block. A response that is retried is read if it is short, otherwise closed, before the wait. ``timeout``
+    and ``deadline`` cancel an attempt. One middleware may be used by any number of sessions.
+
+    `DeadlineExceeded` is also an ``aiohttp.ServerTimeoutError``; other errors of redouble are also
+    ``aiohttp.ClientConnectionError``.
+
+    >>> retrying = retry_middleware(attempts=6)  # for aiohttp.ClientSession(middlewares=(retrying,))
     """
     options: Any = {"raise_status": raise_status, "propagate_to": propagate_to}
     client = _Aiohttp("retry_middleware", policy, fields, **options)

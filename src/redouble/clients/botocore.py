@@ -78,16 +78,20 @@ class _Botocore(RpcClient):
     joined = (DeadlineExceeded, ResultRejected, CircuitOpen, BulkheadFull)
 
     def bare(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the operation with a copy of its parameters, which botocore changes."""
         return self.inner(args[0].name, _copied(args[0].params))
 
     def may_repeat(self, *args: Any) -> bool:
+        """Return whether the operation reads, is idempotent by its method, or is sent with a token."""
         found: bool = args[0].may_repeat
         return found
 
     def unrepeatable(self, *args: Any) -> str:
+        """Return why the operation cannot be called again: one of its files cannot be rewound."""
         return NO_REWIND if None in args[0].files.values() else ""
 
     def rewind(self, *args: Any) -> None:
+        """Set all files among the parameters back to where they were."""
         for name, position in args[0].files.items():
             args[0].params[name].seek(position)
 

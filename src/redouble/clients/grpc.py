@@ -59,9 +59,11 @@ class _Ended:
         return None
 
     def add_done_callback(self, function: Callable[[Any], Any]) -> None:
+        """Call the function now: there is nothing to wait for."""
         function(self)
 
     def add_callback(self, callback: Callable[[], Any]) -> bool:
+        """Return that the callback is not called: the call is over."""
         return False
 
 
@@ -150,16 +152,19 @@ class _Rpc:
 
     @property
     def path(self) -> str:
+        """The method with its service, such as ``catalogue.Catalogue/Lookup``."""
         method: Any = self.details.method
         path: str = method.decode() if isinstance(method, bytes) else method
         return path.lstrip("/")
 
     @property
     def service(self) -> str:
+        """The service, by which a `Registry` has its guards."""
         return self.path.rpartition("/")[0]
 
     @property
     def name(self) -> str:
+        """The name of the method."""
         return self.path.rpartition("/")[2]
 
     def __repr__(self) -> str:
@@ -179,6 +184,7 @@ class _Rpc:
         return call
 
     def cancel(self) -> None:
+        """Cancel the attempt that runs, and start no other."""
         self._is_cancelled = True
         if self.call is not None:
             self.call.cancel()
@@ -189,6 +195,7 @@ class _Rpc:
         return self.response
 
     async def send_async(self) -> Any:
+        """Make an attempt in this task. Return the response."""
         self.response = await self.begun(await self.begin())
         return self.response
 
@@ -203,6 +210,7 @@ class _StreamRpc(_Rpc):
     rest: Any = ()
 
     def send(self) -> Any:
+        """Make an attempt. Return its first message; `rest` are the others."""
         self.rest = iter(self.begun(self.begin()))
         self.response = _First()
         for message in self.rest:
@@ -211,6 +219,7 @@ class _StreamRpc(_Rpc):
         return self.response
 
     async def send_async(self) -> Any:
+        """As `send`, with awaits."""
         self.rest = self.begun(await self.begin()).__aiter__()
         self.response = _First()
         async for message in self.rest:
@@ -220,10 +229,12 @@ class _StreamRpc(_Rpc):
 
 
 def _cancelled() -> _Failed:
+    """Return the error of a call that its caller has cancelled."""
     return _failed(grpc.StatusCode.CANCELLED, "cancelled by the caller")
 
 
 def _failed(code: Any, details: str) -> _Failed:
+    """Return an error with a code and details, and without metadata."""
     none: Any = grpc.aio.Metadata()
     return _Failed(code, none, none, details)
 
@@ -262,6 +273,7 @@ class _Grpc(RpcClient):
         return any(name == _KEY for name, _ in args[0].details.metadata or ())
 
     def complete(self, error: errors.RedoubleError, *args: Any) -> None:
+        """Give an error of ours the code and the details of a failed call."""
         made: Any = error
         made.__dict__.update(_failed(made.status, str(error.args[0])).__dict__)
 
@@ -281,10 +293,12 @@ class _Grpc(RpcClient):
         return kwargs, []
 
     def run(self, policy: Any, *args: Any, **kwargs: Any) -> Any:
+        """Make a call in this thread, within the timeout of its caller. Return its response."""
         with self._time_limit(args[0]):
             return super().run(policy, *args)
 
     async def run_async(self, policy: Any, *args: Any, **kwargs: Any) -> Any:
+        """As `run`, in this task."""
         with self._time_limit(args[0]):
             return await super().run_async(policy, *args)
 
@@ -369,6 +383,7 @@ class _Future:
         threading.Thread(target=run, args=(self._work, client), name=repr(rpc), daemon=True).start()
 
     def _work(self, client: _Grpc) -> None:
+        """Make the call in this thread, and set its outcome."""
         try:
             try:
                 outcome = _outcome(client.run(None, self._rpc), self._rpc)
@@ -380,6 +395,7 @@ class _Future:
             pass  # it was cancelled
 
     def cancel(self) -> bool:
+        """Cancel the future and the attempt that runs, also during a wait."""
         stopped = self._future.cancel()
         self._rpc.cancel()
         return stopped
@@ -396,6 +412,7 @@ class _Future:
     is_active = running
 
     def exception(self, timeout: float | None = None) -> Any:
+        """Wait for the call, and return its error; raise the errors that futures of gRPC raise."""
         try:
             return self._future.exception(timeout)
         except futures.CancelledError:
@@ -404,6 +421,7 @@ class _Future:
             raise grpc.FutureTimeoutError from None
 
     def result(self, timeout: float | None = None) -> Any:
+        """Wait for the call, and return its response."""
         error = self.exception(timeout)
         if error is not None:
             raise error
@@ -456,6 +474,7 @@ class _Stream:
         return next(self._begun())
 
     def cancel(self) -> None:
+        """Cancel the stream: before it has begun, no attempt is made."""
         self._rpc.cancel()
 
     def __getattr__(self, name: str) -> Any:
@@ -485,6 +504,8 @@ def retry_interceptors(
 
 
 class _AsyncUnary(grpc.aio.UnaryUnaryClientInterceptor):
+    """The interceptor for calls with one response."""
+
     def __init__(self, client: _Grpc) -> None:
         self._client = client
 
@@ -495,6 +516,8 @@ class _AsyncUnary(grpc.aio.UnaryUnaryClientInterceptor):
 
 
 class _AsyncStream(grpc.aio.UnaryStreamClientInterceptor):
+    """The interceptor for calls with a stream of responses."""
+
     def __init__(self, client: _Grpc) -> None:
         self._client = client
 

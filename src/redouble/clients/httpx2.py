@@ -51,14 +51,20 @@ class RetryTransport(
 ):
     """A transport that retries the requests of an ``httpx2.Client``.
 
-    Takes a `Policy`, or its fields as keywords. ``transport`` is the one that sends the requests:
-    ``httpx2.HTTPTransport()`` by default. When no attempt is left the last response is returned;
-    ``raise_status=True`` raises ``httpx2.HTTPStatusError`` instead. ``propagate_to`` are the hosts, or
-    ``["*"]``, that receive ``X-Retry-Attempt`` and ``X-Request-Timeout-Ms``. A `Registry` as a guard has
-    one guard for each host. A request may have its own policy: ``extensions={"retry": policy}``, or
-    ``False`` to send it once.
+    Takes a `Policy`, or its fields as keywords, and:
 
-    Safe to share between threads, as the client is.
+    - ``transport`` sends the requests: ``httpx2.HTTPTransport()`` by default, or one with other settings.
+    - ``raise_status=True`` raises ``httpx2.HTTPStatusError`` when no attempt is left. By default the last
+      response is returned as it is, with its history in ``response.extensions["redouble"]``.
+    - ``propagate_to`` are the hosts, or ``["*"]``, that receive ``X-Retry-Attempt`` and
+      ``X-Request-Timeout-Ms``.
+
+    A request may have its own policy: ``extensions={"retry": policy}``, or ``False`` to send it once. A
+    `Registry` as a guard has one guard for each host. A response that is retried is read if it is short,
+    otherwise closed, before the wait. ``timeout`` and ``deadline`` limit the timeouts of the request.
+
+    Safe to share between threads, as the client is. Raises errors of httpx2, and errors of redouble that are
+    also errors of httpx2: `DeadlineExceeded` is a ``TimeoutException``, the others are ``TransportError``.
 
     >>> transport = RetryTransport(transport=httpx2.MockTransport(lambda request: httpx2.Response(200)))
     >>> with httpx2.Client(transport=transport) as client:

@@ -67,6 +67,7 @@ class _Requests(HttpClient):
         return urlsplit(str(args[0].url)).hostname
 
     def unrepeatable(self, *args: Any) -> str:
+        """Return why the body cannot be sent again: a generator, or a file without a position."""
         body = args[0].body
         if hasattr(body, "read"):
             return "" if isinstance(args[0]._body_position, int) else NO_REWIND
@@ -77,6 +78,7 @@ class _Requests(HttpClient):
             rewind_body(args[0])
 
     def limit(self, seconds: float, args: Any, kwargs: Kwargs) -> Kwargs:
+        """Return the timeout of the attempt: that of the caller, with no part longer than the time left."""
         given: Any = args[1].get("timeout")
         if hasattr(given, "clone"):  # a Timeout of urllib3
             timeout = given.clone()
@@ -91,24 +93,37 @@ class _Requests(HttpClient):
         response.content  # noqa: B018 - reading it gives the connection back to the pool
 
     def is_usable(self, response: Any) -> bool:
+        """Return whether the body is in memory, or can still be read."""
         return response._content is not False or not getattr(response.raw, "closed", False)
 
     def complete(self, error: errors.RedoubleError, *args: Any) -> None:
+        """Set request and response, which errors of requests have."""
         made: Any = error
         made.request, made.response = args[0], None
 
     def status_error(self, response: Any, *args: Any) -> Exception:
+        """Return a ``requests.HTTPError`` with the response."""
         return requests.HTTPError(f"{self.reason(response)} for url: {response.url}", response=response)
 
 
 class RetryAdapter(BaseAdapter):
     """An adapter that retries the requests of a ``requests.Session``.
 
-    Takes a `Policy`, or its fields as keywords. ``adapter`` is the one that sends the requests:
-    ``HTTPAdapter()`` by default. When no attempt is left the last response is returned;
-    ``raise_status=True`` raises ``requests.HTTPError`` instead. ``propagate_to`` are the hosts, or
-    ``["*"]``, that receive ``X-Retry-Attempt`` and ``X-Request-Timeout-Ms``. A `Registry` as a guard has
-    one guard for each host. `override` sets another policy for the requests of a block.
+    Takes a `Policy`, or its fields as keywords, and:
+
+    - ``adapter`` sends the requests: ``HTTPAdapter()`` by default, or one with other settings. If it has
+      ``max_retries`` of its own, a warning says so once.
+    - ``raise_status=True`` raises ``requests.HTTPError`` when no attempt is left. By default the last
+      response is returned as it is, with a note that `history` reads.
+    - ``propagate_to`` are the hosts, or ``["*"]``, that receive ``X-Retry-Attempt`` and
+      ``X-Request-Timeout-Ms``.
+
+    A `Registry` as a guard has one guard for each host. `override` sets another policy for the requests of a
+    block. A response that is retried is read if it is short, otherwise closed, before the wait. ``timeout``
+    and ``deadline`` limit the timeout of each attempt.
+
+    Safe to share between threads. `DeadlineExceeded` is also a ``requests.Timeout``; other errors of
+    redouble are also ``requests.ConnectionError``.
 
     >>> session = requests.Session()
     >>> session.mount("https://", RetryAdapter(attempts=6))

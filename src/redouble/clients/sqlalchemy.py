@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 import sqlalchemy
@@ -25,7 +26,7 @@ __all__ = ["run_transaction", "run_transaction_async"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from typing import Any, TypeVar
 
     from typing_extensions import Unpack
@@ -98,9 +99,11 @@ class _Client:
         """Do nothing: a result holds nothing open."""
 
     def unrepeatable(self, transaction: _Transaction) -> str:
+        """Return why the transaction must not be run again: it is committed, or may be."""
         return transaction.why
 
     def may_repeat(self, transaction: _Transaction) -> bool:
+        """Return that a transaction that was rolled back may be run again."""
         return True
 
 
@@ -111,15 +114,19 @@ class _TransactionPolicy(Policy):
     _client = _Client()
 
 
-def _policy_of(policy: Policy | None, fields: Any, caller: str) -> tuple[Policy, object]:
-    """Return the policy of a call, and the ``idempotent`` that it was given."""
-    given: Any = chosen(policy, fields, caller)._given()
-    return _TransactionPolicy(**given), given.get("idempotent")
-
-
-def _check(target: object, kinds: tuple[type, ...], rule: str) -> None:
+@contextmanager
+def _begun(target: Any, kinds: Any, function: Any, policy: Any, fields: Any, caller: str) -> Iterator[Any]:
+    """Check the target, and note that a transaction of it runs here. Yield its policy and its state."""
     if not isinstance(target, kinds):
-        raise TypeError(f"{rule}, got {target!r}")
+        raise TypeError(f"{caller}() takes {kinds[0].__name__} or {kinds[1].__name__}, got {target!r}")
+    given: Any = chosen(policy, fields, caller)._given()
+    transaction = _Transaction(target, function, given.get("idempotent"))
+    token = transaction.enter()
+    try:
+        yield _TransactionPolicy(**given), transaction
+    finally:
+        transaction.over = True
+        leave(token)
 
 
 def run_transaction(
@@ -135,22 +142,21 @@ def run_transaction(
     ``function`` is called again, with a new one. ``target`` is an engine or a ``sessionmaker``. A connection
     that is lost during COMMIT leaves open whether the transaction is committed: it is run again only with
     ``idempotent=True``. Raises `InvalidRequestError` inside another transaction of the same engine.
+
+    Errors of the database are raised as they are, with a note. Safe to call from many threads.
+
+    >>> engine = sqlalchemy.create_engine("sqlite://")
+    >>> run_transaction(engine, lambda connection: connection.in_transaction(), attempts=5, deadline=10.0)
+    True
     """
-    _check(
-        target, (sqlalchemy.Engine, orm.sessionmaker), "run_transaction() takes an Engine or a sessionmaker"
-    )
-    under, idempotent = _policy_of(policy, fields, "run_transaction")
-    transaction = _Transaction(target, function, idempotent)
-    token = transaction.enter()
-    try:
+    kinds = (sqlalchemy.Engine, orm.sessionmaker)
+    with _begun(target, kinds, function, policy, fields, "run_transaction") as (under, transaction):
         result: R = under.call(_attempt, transaction)
         return result
-    finally:
-        transaction.over = True
-        leave(token)
 
 
 def _attempt(transaction: _Transaction) -> Any:
+    """Begin, call the function, and commit; roll back after any error."""
     committing = False
     with transaction.open() as connection:
         begun = connection.begin()
@@ -182,19 +188,13 @@ async def run_transaction_async(
     A COMMIT that ``timeout`` or ``deadline`` cuts off counts as a connection that was lost.
     """
     kinds = (aio.AsyncEngine, aio.async_sessionmaker)
-    _check(target, kinds, "run_transaction_async() takes an AsyncEngine or an async_sessionmaker")
-    under, idempotent = _policy_of(policy, fields, "run_transaction_async")
-    transaction = _Transaction(target, function, idempotent)
-    token = transaction.enter()
-    try:
+    with _begun(target, kinds, function, policy, fields, "run_transaction_async") as (under, transaction):
         result: R = await under.call(_attempt_async, transaction)
         return result
-    finally:
-        transaction.over = True
-        leave(token)
 
 
 async def _attempt_async(transaction: _Transaction) -> Any:
+    """As `_attempt`, with awaits."""
     committing = False
     async with transaction.open() as connection:
         begun = await connection.begin()

@@ -98,6 +98,7 @@ class _Urllib3(HttpClient):
     status_of = attrgetter("status")
 
     def bare(self, *args: Any, **kwargs: Any) -> Any:
+        """Send a request by the manager inside, with the options that its caller gave."""
         request = args[0]
         options = {**request.options, **kwargs} if kwargs else request.options
         return self.inner.urlopen(
@@ -108,6 +109,7 @@ class _Urllib3(HttpClient):
         return parse_url(args[0].url).host
 
     def unrepeatable(self, *args: Any) -> str:
+        """Return why the body cannot be sent again: it was a generator, or a file without a position."""
         request = args[0]
         if hasattr(request.body, "read"):
             return NO_REWIND if request._position is None else ""
@@ -118,6 +120,7 @@ class _Urllib3(HttpClient):
             rewind_body(args[0].body, args[0]._position)
 
     def limit(self, seconds: float, args: Any, kwargs: Kwargs) -> Kwargs:
+        """Return the timeout of the attempt, with a ``total``, and the time for a connection of the pool."""
         options, seconds = args[0].options, max(seconds, _SHORTEST)
         if "timeout" in options:
             given = options["timeout"]
@@ -128,6 +131,7 @@ class _Urllib3(HttpClient):
         return {"timeout": timeout, "pool_timeout": limited(options.get("pool_timeout"), seconds)}
 
     def discard(self, result: Any, left: float | None) -> None:
+        """Close a response whose body is not in memory, and remember that nobody can read it any more."""
         if result.connection is not None:  # otherwise it was read when it arrived
             result._redouble_closed = True
             try:
@@ -142,6 +146,7 @@ class _Urllib3(HttpClient):
         return not hasattr(response, "_redouble_closed")
 
     def status_error(self, response: Any, *args: Any) -> Exception:
+        """Return a ``MaxRetryError``, as urllib3 raises it for statuses, with the response."""
         url = args[0].url
         reason = ResponseError(ResponseError.SPECIFIC_ERROR.format(status_code=response.status))
         error: Any = MaxRetryError(self.inner.connection_from_url(url), url, reason)
@@ -180,12 +185,21 @@ class _Urllib3(HttpClient):
 class RetryPoolManager(RequestMethods):
     """A pool manager that retries its requests.
 
-    Takes a `Policy`, or its fields as keywords. ``manager`` is the one that sends the requests:
-    ``urllib3.PoolManager()`` by default. Its own retries are off; it follows redirects. When no attempt is
-    left the last response is returned; ``raise_status=True`` raises ``MaxRetryError`` instead.
-    ``propagate_to`` are the hosts, or ``["*"]``, that receive ``X-Retry-Attempt`` and
-    ``X-Request-Timeout-Ms``. A `Registry` as a guard has one guard for each host. `override` sets another
-    policy for the requests of a block.
+    Takes a `Policy`, or its fields as keywords, and:
+
+    - ``manager`` sends the requests: ``urllib3.PoolManager()`` by default, or a ``ProxyManager``. Its own
+      retries are off; it follows redirects.
+    - ``raise_status=True`` raises ``MaxRetryError`` when no attempt is left. By default the last response is
+      returned as it is, with a note that `history` reads.
+    - ``propagate_to`` are the hosts, or ``["*"]``, that receive ``X-Retry-Attempt`` and
+      ``X-Request-Timeout-Ms``.
+
+    A `Registry` as a guard has one guard for each host. `override` sets another policy for the requests of a
+    block. A response that is retried is read if it is short, otherwise closed, before the wait. ``timeout``
+    and ``deadline`` limit the timeout of each attempt.
+
+    Safe to share between threads. `DeadlineExceeded` is also a ``urllib3.exceptions.TimeoutError``; other
+    errors of redouble are also ``ProtocolError``.
 
     >>> with RetryPoolManager(attempts=6, manager=urllib3.PoolManager(timeout=5.0)) as pool:
     ...     pool.policy

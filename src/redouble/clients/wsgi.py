@@ -117,6 +117,7 @@ class _Body:
         return self
 
     def __next__(self) -> bytes:
+        """Return the next part, or the body of a 504 if the time was up before the response began."""
         try:
             if self._parts is None:
                 self._parts = self._request.run(iter, self._body)

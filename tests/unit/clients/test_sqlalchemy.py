@@ -243,9 +243,9 @@ def test_a_sessionmaker_without_an_engine_is_known_by_itself(tmp_path):
 
 def test_other_targets_are_refused(tmp_path):
     database = Async(tmp_path / "orders.db")
-    with pytest.raises(TypeError, match=r"run_transaction\(\) takes an Engine or a sessionmaker"):
+    with pytest.raises(TypeError, match=r"run_transaction\(\) takes Engine or sessionmaker"):
         run_transaction(database.async_engine, len)
-    with pytest.raises(TypeError, match=r"run_transaction_async\(\) takes an AsyncEngine"):
+    with pytest.raises(TypeError, match=r"run_transaction_async\(\) takes AsyncEngine"):
         asyncio.run(run_transaction_async(database.engine, len))
 
 
