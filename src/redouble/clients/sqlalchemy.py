@@ -26,7 +26,7 @@ __all__ = ["run_transaction", "run_transaction_async"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Generator
     from typing import Any, TypeVar
 
     from typing_extensions import Unpack
@@ -115,7 +115,9 @@ class _TransactionPolicy(Policy):
 
 
 @contextmanager
-def _begun(target: Any, kinds: Any, function: Any, policy: Any, fields: Any, caller: str) -> Iterator[Any]:
+def _begun(
+    target: Any, kinds: Any, function: Any, policy: Any, fields: Any, caller: str
+) -> Generator[Any, None, None]:
     """Check the target, and note that a transaction of it runs here. Yield its policy and its state."""
     if not isinstance(target, kinds):
         raise TypeError(f"{caller}() takes {kinds[0].__name__} or {kinds[1].__name__}, got {target!r}")
