@@ -140,7 +140,7 @@ def test_a_dead_letter_that_could_not_be_stored_is_not_tried_again_with_the_fall
     box = broken(Box(), "put", OSError("disk"))
     kept = policy.replace(dead_letters=box, fallback="old", attempts=1)
     assert flavour.call(kept, flavour.scripted(TimeoutError())) == "old"
-    said = "fetch was given up on, and its dead letter could not be stored: OSError: disk"
+    said = "fetch failed for good, and its dead letter could not be stored: OSError: disk"
     assert [record.getMessage() for record in caplog.records].count(said) == 1
 
 

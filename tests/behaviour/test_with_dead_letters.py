@@ -251,7 +251,7 @@ def test_a_store_in_trouble_never_hides_the_own_error_and_is_said_every_time(
             flavour.call(broken, flavour.scripted(error))
         assert caught.value is error
         assert "no attempts left; its dead letter could not be stored: StoreError" in error.__notes__[0]
-    assert caplog.text.count("was given up on, and its dead letter could not be stored") == 2
+    assert caplog.text.count("failed for good, and its dead letter could not be stored") == 2
 
 
 def test_a_store_in_trouble_is_noted_on_our_own_errors_too(flavour, policy, tmp_path, clock):

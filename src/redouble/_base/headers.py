@@ -39,7 +39,8 @@ def read_headers(headers: Any, names: frozenset[str]) -> dict[str, str]:
     if headers is None:
         return {}
     try:
-        raw: Any = None if type(headers) is dict else getattr(headers, "raw", None)
+        kind: Any = type(headers)
+        raw: Any = None if kind is dict else getattr(headers, "raw", None)
         if type(raw) is _LIST:  # httpx: pairs of bytes, which it would decode anew for each name
             pairs = [(bytes.lower(name).decode("latin-1"), value) for name, value in raw[:_MOST_HEADERS]]
             return _joined([(name, bytes.decode(value, "latin-1")) for name, value in pairs if name in names])

@@ -299,13 +299,14 @@ def _as_text(value: Any) -> str | None:
 
 def _items(value: Any) -> Items | None:
     """Return the number and the items of a mapping, a named tuple or a dataclass; ``None`` for others."""
-    if issubclass(type(value), dict):
+    kind: Any = type(value)
+    if issubclass(kind, dict):
         return len(value), iter(value.items())
-    if issubclass(type(value), Mapping):
+    if issubclass(kind, Mapping):
         return len(value), ((key, value[key]) for key in value)
-    fields: Any = getattr(type(value), "__dataclass_fields__", None)
-    if fields is None and issubclass(type(value), tuple):
-        fields = getattr(type(value), "_fields", None)
+    fields: Any = getattr(kind, "__dataclass_fields__", None)
+    if fields is None and issubclass(kind, tuple):
+        fields = getattr(kind, "_fields", None)
     return None if fields is None else (len(fields), ((name, getattr(value, name, None)) for name in fields))
 
 

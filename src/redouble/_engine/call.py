@@ -718,7 +718,7 @@ class Call:
             made = None if payload is None else sync_result("it", payload(*self.args, **self.kwargs))
         except Exception as error:  # noqa: BLE001 - the user's code; the rest is stored all the same
             instructions = f"its payload could not be made: {self.brief(error)}"
-            warn(f"{self.name} was given up on, and {instructions}", error)
+            warn(f"{self.name} failed for good, and {instructions}", error)
             made = None
         if not instructions:
             return {"payload": made}
@@ -736,7 +736,7 @@ class Call:
         text = f"its dead letter could not be stored: {self.brief(error)}"
         lost: Any = self.lost
         self.add_note(lost, f"{self.why}; {text}" if self.why else text)
-        warn(f"{self.name} was given up on, and {text}", error)
+        warn(f"{self.name} failed for good, and {text}", error)
 
 
 def _raise_cancelled() -> None:

@@ -181,6 +181,6 @@ def _check_fit(policy: Policy, kind: str, name: str) -> None:
             raise TypeError(f"{name} is a generator, and a fallback= cannot replace its items")
         if policy.bulkhead is not None:
             raise TypeError(
-                f"{name} is a generator, which is still under way when its first item is out: "
+                f"{name} is a generator, which is still in flight when it has yielded its first item: "
                 "put 'with bulkhead:' around the loop over its items"
             )

@@ -240,7 +240,7 @@ def verdict(failure: object, /) -> Verdict:
 
 def _builtin_key(failure: Any) -> tuple[type, int | None] | None:
     """Return class and errno of a builtin error that carries no other evidence; None for other failures."""
-    cls = type(failure)
+    cls: Any = type(failure)
     # A metaclass of somebody else might raise when the class is hashed.
     numbered = _BUILTIN_ERRORS.get(cls) if type(cls) is type else None
     if numbered is None or failure.__dict__ or failure.__cause__ is not None:

@@ -111,6 +111,7 @@ class Judge:
         if depth and id(exc) in self.seen:
             return self.seen[id(exc)][1]
         found = None
+        evidence: Any = None
         if not info.group:
             evidence = Evidence(exc, info, self.statuses, self.now)
             found = first_answer(evidence)
