@@ -55,10 +55,17 @@ class Client:
         """Send a request and read the response as a stream. Return the status and the body."""
         raise NotImplementedError
 
-    def send_all(self, requests: list[dict[str, Any]]) -> list[Response]:
-        """Send all requests at the same time."""
+    def send_all(self, requests: list[dict[str, Any]]) -> list[int | None]:
+        """Send all requests at the same time. Return their statuses, and ``None`` for an error of the client."""
+
+        def status(request: dict[str, Any]) -> int | None:
+            try:
+                return self.send(**request).status
+            except self.errors:
+                return None
+
         with ThreadPoolExecutor(len(requests)) as pool:
-            return list(pool.map(lambda request: self.send(**request), requests))
+            return list(pool.map(status, requests))
 
     def settle(self) -> None:
         """Let the client see that connections were closed: an async one when its loop runs."""
@@ -90,11 +97,17 @@ class AsyncClient(Client):
         found: tuple[int, bytes] = self.run(self.stream_async(method, url))
         return found
 
-    def send_all(self, requests: list[dict[str, Any]]) -> list[Response]:
-        async def main() -> list[Response]:
-            return await asyncio.gather(*[self.send_async(**request) for request in requests])
+    def send_all(self, requests: list[dict[str, Any]]) -> list[int | None]:
+        async def status(request: dict[str, Any]) -> int | None:
+            try:
+                return (await self.send_async(**request)).status
+            except self.errors:
+                return None
 
-        found: list[Response] = self.run(main())
+        async def main() -> list[int | None]:
+            return await asyncio.gather(*map(status, requests))
+
+        found: list[int | None] = self.run(main())
         return found
 
     def settle(self) -> None:
