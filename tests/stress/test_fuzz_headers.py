@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redouble import BulkheadFull, Cause, CircuitOpen, RedoubleError
-from redouble._base.headers import reader
+from redouble._base.headers import read_headers
 from redouble.classify import (
     Verdict,
     accepted,
@@ -41,7 +41,7 @@ from redouble.context import incoming, outgoing_headers
 
 
 def headers_hint(headers, *, status=None, now=None):
-    return hints.hint(reader(headers, hints.INTERESTING), status, now)
+    return hints.hint(read_headers(headers, hints.INTERESTING), status, now)
 
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ LONG = os.environ.get("REDOUBLE_LONG") == "1"
 MANY = 200 if LONG else 1
 NOW = 1_790_000_000.0
 
-NAMES = sorted({*hints._NAMES, "date", "Retry-After", "RATELIMIT", "x-request-timeout-ms", "x-retry-attempt"})
+NAMES = sorted({*hints._BY_NAME, "date", "Retry-After", "RATELIMIT", "x-request-timeout-ms", "x-retry-attempt"})
 STATUSES = [None, 200, 403, 429, 500, 503, "503", True, 10**30]
 RETRY_INFO = b"\n\x28type.googleapis.com/google.rpc.RetryInfo\x12\x08\n\x06\x08\x07\x10\x80\xa2\x07"
 GRPC_STATUS = b"\x08\x0e\x12\x04busy\x1a" + bytes([len(RETRY_INFO)]) + RETRY_INFO
@@ -156,8 +156,8 @@ def check_headers(headers: Any, status: Any) -> None:
     known = status if type(status) is int else None
     assert is_a_delay_or_nothing(headers_hint(headers, status=known, now=NOW))
     assert is_a_delay_or_nothing(headers_hint(headers, status=known))
-    assert hints.shows_limit(reader(headers, hints.INTERESTING)) in (True, False)
-    assert hints.should_retry(reader(headers, hints.INTERESTING)) in (True, False, None)
+    assert hints.shows_limit(read_headers(headers, hints.INTERESTING)) in (True, False)
+    assert hints.should_retry(read_headers(headers, hints.INTERESTING)) in (True, False, None)
     assert is_a_delay_or_nothing(retry_after(headers, now=NOW))
     with incoming(headers, clock=lambda: 0.0):
         assert all(text.isascii() and text.isdigit() for text in outgoing_headers().values())

@@ -25,7 +25,7 @@ _LIST: type[Any] = list
 _SEVERAL: tuple[type[Any], ...] = (list, tuple)
 
 
-def read_headers(headers: Any, names: frozenset[str]) -> dict[str, str]:
+def read_headers(given: object, names: frozenset[str]) -> dict[str, str]:
     """Return the headers with these lower-case names; empty if there are none, or nothing but a ``date``.
 
     Several lines of one header are joined with commas. Never raises, never calls a mock.
@@ -36,20 +36,21 @@ def read_headers(headers: Any, names: frozenset[str]) -> dict[str, str]:
     >>> read_headers({"Date": "Mon, 03 Jun 2019 11:00:00 GMT"}, interesting)
     {}
     """
-    if headers is None:
+    if given is None:
         return {}
+    headers: Any = given
     try:
-        kind: Any = type(headers)
-        raw: Any = None if kind is dict else getattr(headers, "raw", None)
+        raw: Any = None if type(given) is dict else getattr(headers, "raw", None)
         if type(raw) is _LIST:  # httpx: pairs of bytes, which it would decode anew for each name
             pairs = [(bytes.lower(name).decode("latin-1"), value) for name, value in raw[:_MOST_HEADERS]]
             return _joined([(name, bytes.decode(value, "latin-1")) for name, value in pairs if name in names])
-        walk = iter(headers)
+        walk: Any = iter(headers)
         # Through str itself: names of any other type raise, and are left to the slow way.
-        given = [] if walk is headers else list(map(str.lower, islice(walk, _MOST_HEADERS)))
-        if len(given) < _MOST_HEADERS and walk is not headers:  # an iterator would be used up
+        lower: Any = str.lower
+        listed: list[str] = [] if walk is headers else [*map(lower, islice(walk, _MOST_HEADERS))]
+        if len(listed) < _MOST_HEADERS and walk is not headers:  # an iterator would be used up
             # One pass over the names is cheap, and all that is needed for most responses.
-            found = names.intersection(given)
+            found = names.intersection(listed)
             if found <= _DATE:
                 return {}
             values: dict[str, str] = {}
@@ -57,7 +58,7 @@ def read_headers(headers: Any, names: frozenset[str]) -> dict[str, str]:
                 value = headers.get(name)
                 if value is None:
                     value = headers.get(name.title())  # a plain dict, spelled as usual
-                if type(value) is not str or given.count(name) > 1:
+                if type(value) is not str or listed.count(name) > 1:
                     break
                 values[name] = value
             else:

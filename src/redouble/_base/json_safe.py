@@ -297,16 +297,17 @@ def _as_text(value: Any) -> str | None:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else None
 
 
-def _items(value: Any) -> Items | None:
+def _items(thing: object) -> Items | None:
     """Return the number and the items of a mapping, a named tuple or a dataclass; ``None`` for others."""
-    kind: Any = type(value)
+    value: Any = thing
+    kind: Any = type(thing)
     if issubclass(kind, dict):
         return len(value), iter(value.items())
     if issubclass(kind, Mapping):
         return len(value), ((key, value[key]) for key in value)
     fields: Any = getattr(kind, "__dataclass_fields__", None)
     if fields is None and issubclass(kind, tuple):
-        fields = getattr(kind, "_fields", None)
+        fields = getattr(kind, "_fields", None)  # pyright: ignore[reportUnknownArgumentType]
     return None if fields is None else (len(fields), ((name, getattr(value, name, None)) for name in fields))
 
 

@@ -238,22 +238,23 @@ def verdict(failure: object, /) -> Verdict:
     return found
 
 
-def _builtin_key(failure: Any) -> tuple[type, int | None] | None:
+def _builtin_key(failure: object) -> tuple[type, int | None] | None:
     """Return class and errno of a builtin error that carries no other evidence; None for other failures."""
-    cls: Any = type(failure)
+    cls = type(failure)
+    error: Any = failure
     # A metaclass of somebody else might raise when the class is hashed.
     numbered = _BUILTIN_ERRORS.get(cls) if type(cls) is type else None
-    if numbered is None or failure.__dict__ or failure.__cause__ is not None:
+    if numbered is None or error.__dict__ or error.__cause__ is not None:
         return None
-    number = failure.errno if numbered else None
+    number = error.errno if numbered else None
     if number is not None:
         # Windows has numbers of its own beside the errno.
-        known = type(number) is int and number in t.ERRNOS and getattr(failure, "winerror", None) is None
+        known = type(number) is int and number in t.ERRNOS and getattr(error, "winerror", None) is None
         return (cls, number) if known else None
     if cls not in _DECISIVE:
-        if failure.__context__ is not None:
+        if error.__context__ is not None:
             return None
-        for arg in failure.args:  # only plain text that is not about certificates and addresses
+        for arg in error.args:  # only plain text that is not about certificates and addresses
             if type(arg) is not str or CERTIFICATE_TEXT in arg or arg.startswith(t.ALL_ADDRESSES_FAILED):
                 return None
     return cls, None
