@@ -193,7 +193,9 @@ def test_an_async_block_that_is_cancelled_in_its_wait_gives_its_slot_back_at_onc
 
 
 def test_a_generator_cannot_have_a_slot_in_a_bulkhead_that_it_would_leave_too_early(policy):
-    with pytest.raises(TypeError, match="a generator, which is still in flight when it has yielded its first item"):
+    with pytest.raises(
+        TypeError, match="a generator, which is still in flight when it has yielded its first item"
+    ):
 
         @policy.replace(bulkhead=Bulkhead(1))
         def items():

@@ -51,7 +51,9 @@ LONG = os.environ.get("REDOUBLE_LONG") == "1"
 MANY = 200 if LONG else 1
 NOW = 1_790_000_000.0
 
-NAMES = sorted({*hints._BY_NAME, "date", "Retry-After", "RATELIMIT", "x-request-timeout-ms", "x-retry-attempt"})
+NAMES = sorted(
+    {*hints._BY_NAME, "date", "Retry-After", "RATELIMIT", "x-request-timeout-ms", "x-retry-attempt"}
+)
 STATUSES = [None, 200, 403, 429, 500, 503, "503", True, 10**30]
 RETRY_INFO = b"\n\x28type.googleapis.com/google.rpc.RetryInfo\x12\x08\n\x06\x08\x07\x10\x80\xa2\x07"
 GRPC_STATUS = b"\x08\x0e\x12\x04busy\x1a" + bytes([len(RETRY_INFO)]) + RETRY_INFO
