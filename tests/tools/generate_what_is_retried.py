@@ -203,6 +203,11 @@ def shapes() -> str:
             "transient if one of the numbers in it is",
         ],
         [
+            "a tunnel that a proxy refused",
+            f"an `OSError` whose text begins with `{_catalogue.TUNNEL_REFUSED.strip()}`, or a `ProxyError` of httpx: "
+            "by the status in it; nothing was sent",
+        ],
+        [
             "an error inside",
             f"`__cause__`; an exception as {attributes(_catalogue.INNER_ATTRIBUTES)}, in `errors` or among "
             "`args`; a `__context__` whose text the outer error quotes. Unprocessed only from `__cause__`. An explicit "

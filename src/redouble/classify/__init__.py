@@ -255,7 +255,7 @@ def _builtin_key(failure: object) -> tuple[type, int | None] | None:
         if error.__context__ is not None:
             return None
         for arg in error.args:  # only plain text that is not about certificates and addresses
-            if type(arg) is not str or CERTIFICATE_TEXT in arg or arg.startswith(t.ALL_ADDRESSES_FAILED):
+            if type(arg) is not str or CERTIFICATE_TEXT in arg or arg.startswith(t.TELLING_TEXTS):
                 return None
     return cls, None
 

@@ -149,6 +149,19 @@ def _http2(exc: BaseException) -> Answer:
     return (t.UNAVAILABLE_NOT_SENT, "HTTP/2 REFUSED_STREAM") if table.HTTP2_REFUSED in message(exc) else None
 
 
+def refused_tunnel(exc: BaseException) -> Answer:
+    """Read the status with which a proxy refused a tunnel. Nothing was sent through it.
+
+    >>> refused_tunnel(OSError("Tunnel connection failed: 407 Proxy Authentication Required"))[1]
+    'the proxy answered 407'
+    """
+    status, _, _ = message(exc).removeprefix(t.TUNNEL_REFUSED).partition(" ")
+    if len(status) != 3 or not (status.isascii() and status.isdigit()):
+        return None
+    meaning = t.UNAVAILABLE_NOT_SENT if int(status) in t.RETRYABLE_STATUSES else t.PERMANENT
+    return t.UNAUTHORIZED if status in ("401", "407") else meaning, f"the proxy answered {status}"
+
+
 def _too_many(exc: BaseException) -> Answer:
     """Read what urllib3 says after its own retries: "too many 503 error responses", or redirects."""
     words = message(exc).split(" ", 3)
@@ -541,7 +554,9 @@ READERS: Mapping[str, Reader] = {
     "googleapiclient": _google_reason,
     "grpc": _grpc,
     "grpclib": _grpclib,
+    "httpcore.ProxyError": refused_tunnel,
     "httpcore.RemoteProtocolError": _http2,
+    "httpx.ProxyError": refused_tunnel,
     "httpx.RemoteProtocolError": _http2,
     "kafka": _kafka,
     "ldap3": _ldap,

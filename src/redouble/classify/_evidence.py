@@ -24,7 +24,7 @@ from .._base.record import Record
 from ..errors import BulkheadFull, CircuitOpen
 from . import _table_codes as codes
 from . import _table_statuses as t
-from ._codes import grpc_enum, is_named, sqlstate
+from ._codes import grpc_enum, is_named, refused_tunnel, sqlstate
 from ._probe import around, delay, error_response, get, has_none_of, item, status_code, text, texts, whole
 from ._retry_after import INTERESTING, hint, should_retry, shows_limit
 from ._table_statuses import EVIDENCE, EVIDENCE_NAMES, SAID_BY_CLASS, Cause
@@ -305,7 +305,7 @@ def _system(evidence: Evidence) -> Verdict | None:
         word, meaning = info.veto
         return evidence.verdict(meaning, f"{evidence.name}, whose name says {word}")
     evidence.meaning = info.vague
-    return _every_address(evidence) if number is None else None
+    return _by_text(evidence) if number is None else None
 
 
 def _errno_of_others(evidence: Evidence) -> Verdict | None:
@@ -321,13 +321,15 @@ def _errno_of_others(evidence: Evidence) -> Verdict | None:
     return Verdict(True, meaning.cause, evidence.status, evidence.hint, reason)
 
 
-def _every_address(evidence: Evidence) -> Verdict | None:
-    """Judge asyncio's error for a host all of whose addresses failed: one transient errno is enough.
+def _by_text(evidence: Evidence) -> Verdict | None:
+    """Judge an `OSError` without errno by its text: of http.client for a refused tunnel, or of asyncio.
 
-    The error has no errno of its own, and its text has those of the addresses:
+    asyncio's is for a host all of whose addresses failed; one transient errno of those is enough:
     ``Multiple exceptions: [Errno 111] ..., [Errno 101] ...``.
     """
     said = (*texts(evidence.exc), "")[0]
+    if said.startswith(t.TUNNEL_REFUSED) and (refused := refused_tunnel(evidence.exc)) is not None:
+        return evidence.verdict(*refused[:2])
     if not said.startswith(t.ALL_ADDRESSES_FAILED):
         return None
     numbers = [part.partition("]")[0] for part in said.replace("[WinError ", "[Errno ").split("[Errno ")[1:]]

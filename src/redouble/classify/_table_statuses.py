@@ -190,6 +190,9 @@ NETWORK_ERRNOS: Mapping[int, Meaning] = {
 }
 # What asyncio and uvloop say where every address of a host failed; each number behind it is one address.
 ALL_ADDRESSES_FAILED = "Multiple exceptions: "
+# An `OSError` of http.client (urllib3, requests): a proxy refused CONNECT with the status that follows.
+TUNNEL_REFUSED = "Tunnel connection failed: "
+TELLING_TEXTS = (ALL_ADDRESSES_FAILED, TUNNEL_REFUSED)
 # Asked in this order, before the number: these classes often come without one.
 BUILTINS: tuple[tuple[type[OSError], Meaning], ...] = (
     (ConnectionRefusedError, CONNECTION),

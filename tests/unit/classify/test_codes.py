@@ -509,3 +509,33 @@ def test_librdkafka_is_judged_by_the_name_of_its_error():
     assert safety(librdkafka("_AUTHENTICATION")) == NO
     assert safety(librdkafka("NEW_ERROR", retriable=True)) == YES
     assert verdict(failure("confluent_kafka.KafkaException")).cause is C.unknown
+
+
+# Proxies
+
+TUNNELS = [
+    ("407 Proxy Authentication Required", NO, C.unauthorized),
+    ("403 Forbidden", NO, C.permanent),
+    ("503 Service Unavailable", SAFE, C.unavailable),
+    ("502", SAFE, C.unavailable),
+]
+
+
+@pytest.mark.parametrize(("said", "expected", "cause"), TUNNELS)
+def test_a_tunnel_that_a_proxy_refused_is_judged_by_the_status_in_its_text(said, expected, cause):
+    tunnel = f"Tunnel connection failed: {said}"
+    wrapped = failure("urllib3.exceptions.ProxyError", "Unable to connect to proxy", OSError(tunnel))
+    refused = [
+        failure("httpx.ProxyError", said),
+        failure("httpcore2.ProxyError", said),
+        OSError(tunnel),
+        failure("requests.exceptions.ProxyError", wrapped),
+    ]
+    for error in refused:
+        assert (safety(error), verdict(error).cause) == (expected, cause), error
+
+
+@pytest.mark.parametrize("said", ["", "connection lost", "4o7 what", "٤٠٧ what", "4070"])
+def test_a_proxy_that_names_no_status_was_not_reached(said):
+    assert safety(failure("httpx.ProxyError", said)) == SAFE
+    assert safety(OSError(f"Tunnel connection failed: {said}")) == safety(OSError("who knows"))
