@@ -18,7 +18,6 @@ import fuzzing_faults
 import pytest
 
 from redouble import DeadlineExceeded, Policy, Rule, retrying
-from redouble._engine import call as _call
 from redouble._engine import decide as _decide
 from redouble._engine import decorate as _decorate
 from redouble._engine import drivers as _drivers
@@ -82,13 +81,13 @@ def test_a_seed_tells_it_all() -> None:
 
 
 def one_attempt_too_many(patch: pytest.MonkeyPatch) -> str:
-    real = _call.decide
+    real = _flow.decide
 
     def decide(policy: Any, progress: Any, failure: Any, now: float) -> Any:
         more = policy.attempts and progress.attempt == policy.attempts
         return real(policy.replace(attempts=policy.attempts + 1) if more else policy, progress, failure, now)
 
-    patch.setattr(_call, "decide", decide)
+    patch.setattr(_flow, "decide", decide)
     return "are allowed"
 
 
@@ -98,7 +97,7 @@ def a_retry_of_a_rule_too_many(patch: pytest.MonkeyPatch) -> str:
 
 
 def a_wait_past_the_deadline(patch: pytest.MonkeyPatch) -> str:
-    real = _call.decide
+    real = _flow.decide
 
     def decide(policy: Any, progress: Any, failure: Any, now: float) -> Any:
         outcome = real(policy, progress, failure, now)
@@ -110,7 +109,7 @@ def a_wait_past_the_deadline(patch: pytest.MonkeyPatch) -> str:
             return wait
         return outcome
 
-    patch.setattr(_call, "decide", decide)
+    patch.setattr(_flow, "decide", decide)
     patch.setattr(Call, "in_time", lambda *_, **__: True)
     return "past the deadline"
 
