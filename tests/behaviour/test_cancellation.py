@@ -508,3 +508,36 @@ def test_an_eager_task_that_hides_its_cancellation_is_not_retried(virtual: Any) 
 
     virtual(main)
     assert calls == ["call"]
+
+
+class Unreadable(Exception):
+    """An error with attributes that cannot be read."""
+
+    @property
+    def __context__(self) -> Any:
+        raise RuntimeError("no context")
+
+    @property
+    def __traceback__(self) -> Any:
+        raise RuntimeError("no traceback")
+
+
+def test_an_error_that_cannot_be_read_is_raised_itself_in_a_cancelled_task(virtual: Any) -> None:
+    error = Unreadable("mine")
+
+    async def main() -> None:
+        @retry(on=Unreadable, clock=loop_time)
+        async def fetch() -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                raise error
+
+        task = asyncio.create_task(fetch())
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(Unreadable) as caught:
+            await task
+        assert caught.value is error
+
+    virtual(main)

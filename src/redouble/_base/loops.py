@@ -222,6 +222,10 @@ def run_now(coroutine: Coroutine[Any, Any, Any]) -> Any:
 # The requests that a task had when it was last looked at in doubt. A WeakKeyDictionary, once it is needed.
 _requests_seen: Any = None
 
+# As Python itself keeps them, whatever an exception's own attributes do.
+_trace: Any = BaseException.__dict__["__traceback__"]
+_context: Any = BaseException.__dict__["__context__"]
+
 
 def cancel_requests() -> int:
     """Return how many requests to cancel it the running asyncio task has; 0 elsewhere."""
@@ -263,7 +267,7 @@ def requests_of_groups(error: BaseException) -> int:
     """
     left = 0
     for each in _chain(error) if sys.version_info < (3, 13) else ():
-        trace = each.__traceback__
+        trace = _trace.__get__(each)
         while trace is not None:
             frame, trace = trace.tb_frame, trace.tb_next
             module = frame.f_globals.get("__name__")
@@ -277,7 +281,7 @@ def is_being_handled(error: BaseException) -> bool:
 
     The first frame of a traceback is the one in which the exception is being handled.
     """
-    trace = error.__traceback__
+    trace = _trace.__get__(error)
     handler = None if trace is None else trace.tb_frame
     frame: Any = sys._getframe(1)
     while frame is not None and frame is not handler:
@@ -290,5 +294,5 @@ def _chain(error: BaseException | None) -> list[BaseException]:
     chain: dict[int, BaseException] = {}
     while error is not None and id(error) not in chain:
         chain[id(error)] = error
-        error = error.__context__
+        error = _context.__get__(error)
     return list(chain.values())
