@@ -385,11 +385,16 @@ class DeadLetters:
         if age is None:
             raise ValueError("older_than must be given: these dead letters have no ttl")
         now, name = self._now(), self._queue(queue)
-        if where is None:
-            count = self.store.purge(name, before=now - age, now=now)
-        else:
-            count = purge_where(self.queue(name), now - age, check.sync_function("where", where))
-        self._notify_discarded(name, count, "purged")
+        count = 0
+        try:
+            if where is None:
+                count = self.store.purge(name, before=now - age, now=now)
+            else:
+                check.sync_function("where", where)
+                for _ in purge_where(self.queue(name), now - age, where):
+                    count += 1
+        finally:  # also of those that were deleted before ``where`` raised
+            self._notify_discarded(name, count, "purged")
         return count
 
     def close(self) -> None:

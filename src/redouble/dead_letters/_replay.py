@@ -336,25 +336,27 @@ def _new_owner(letters: DeadLetters) -> str:
     return f"{letters.owner or f'{_HOST}:{os.getpid()}'}/{os.urandom(6).hex()}"
 
 
-def purge_where(letters: DeadLetters, before: float, where: Callable[[DeadLetter], object]) -> int:
-    """Delete the letters of a queue that are older than ``before`` and selected; return how many.
+def purge_where(
+    letters: DeadLetters, before: float, where: Callable[[DeadLetter], object]
+) -> Iterator[DeadLetter]:
+    """Delete the letters of a queue that are older than ``before`` and selected; yield each.
 
     Each is claimed first, so that none is deleted while it is replayed or after it was put again. A parked
-    letter cannot be claimed, nor be replayed.
+    letter cannot be claimed: it is read again, since ``where`` may have taken long.
     """
-    store, count = letters.store, 0
+    store = letters.store
     for letter in letters:
         # ISO times compare as texts.
         if letter.state == "leased" or letter.dead_lettered_at >= iso(before) or not where(letter):
             continue
         if letter.state == "parked":
-            count += store.discard(letter.id) is not None
+            if letters.get(letter.id) == letter and store.discard(letter.id) is not None:
+                yield letter
             continue
         owner, now = _new_owner(letters), letters._now()
         claimed = store.claim(letter.id, owner=owner, now=now, until=now + _LEASE)
-        if claimed is not None and store.settle(letter, owner=owner):
-            count += claimed.puts == letter.puts
-    return count
+        if claimed is not None and store.settle(letter, owner=owner) and claimed.puts == letter.puts:
+            yield letter
 
 
 class Renewal:

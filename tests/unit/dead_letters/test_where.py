@@ -139,6 +139,22 @@ def test_a_letter_that_is_put_again_or_taken_while_it_is_purged_stays(letters, c
     assert (second.id, second.state) == (taken.id, "leased")
 
 
+def test_a_parked_letter_that_is_put_again_while_it_is_purged_stays(letters, clock):
+    letters.put(idempotency_key="a")
+    letters.replay(fail(), park_after=1)
+    clock.advance(1.0)
+    assert letters.purge(0.0, where=lambda letter: letters.put(payload="new", idempotency_key="a")) == 0
+    (letter,) = letters.list()
+    assert (letter.payload, letter.state) == ("new", "parked")
+
+
+def test_a_purge_tells_of_the_letters_that_it_deleted_before_where_raised(three, events):
+    with pytest.raises(ZeroDivisionError):
+        three.purge(0.0, where=lambda letter: 1 / (1 - letter.payload))
+    assert payloads(three) == [1, 2]
+    assert [(event.count, event.why) for event in events if type(event) is Discarded] == [(1, "purged")]
+
+
 @pytest.mark.parametrize("where", [7, "TimeoutError"])
 def test_where_must_be_a_function(letters, where):
     with pytest.raises(TypeError, match="where must be"):
