@@ -24,6 +24,7 @@ from .letters import (
     print_letters,
     selected,
     selector,
+    some_text,
 )
 from .output import (
     FAILURE,
@@ -103,7 +104,11 @@ def _parser(*, in_file: bool) -> Parser:
             made.add_argument("path", metavar="PATH", help="the file of the letters; none with --redis")
         made.add_argument("--redis", metavar="URL", help="letters in Redis, such as redis://localhost:6379/0")
         made.add_argument(
-            "--redis-key", default="letters", metavar="KEY", help="their key in Redis (letters)"
+            "--redis-key",
+            type=some_text,
+            default="letters",
+            metavar="KEY",
+            help="their key in Redis (letters)",
         )
         made.set_defaults(run=run)
         return made

@@ -24,7 +24,7 @@ _METHODS = ("GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE", "POST", "PATCH")
 _RESPONSE = re.compile(r"(?:HTTP(?:/[\d.]+)? +)?([1-5]\d\d)(?: [^:]*)?$")
 # "TimeoutError", "httpx.ReadTimeout: text"
 _ERROR = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*)(?::(?: +(.*))?)?$", re.DOTALL)
-_ERRNO = re.compile(r"\[Errno (-?\d+)\] *(.*)", re.DOTALL)
+_ERRNO = re.compile(r"\[Errno (-?\d{1,9})\] *(.*)", re.DOTALL)
 # A status or a code in the text of an error, as client libraries write them.
 _STATUS_IN_TEXT = re.compile(
     r"(?:^|HTTP Error |Error code: |(?:Client|Server) error '|status(?: code)?:? )([45]\d\d)\b", re.IGNORECASE
@@ -102,21 +102,19 @@ class Reader:
                 "httpx.ReadTimeout, or a Python traceback",
                 USAGE,
             )
-        return self._last_of(chain, self._headers)
+        return self._last_of(chain)
 
-    def _last_of(self, chain: Sequence[tuple[str, str, str]], headers: dict[str, str]) -> Failed:
+    def _last_of(self, chain: Sequence[tuple[str, str, str]]) -> Failed:
         """Return the last error of a chain, with the earlier ones as its cause or context.
 
         Only the last one has the headers.
         """
         *earlier, (how, line, rest) = chain
-        found = self._error(line, headers)
-        if earlier:
-            before = self._last_of(earlier, {}).error
-            if how == _CAUSE:
-                found.error.__cause__ = before
-            else:
-                found.error.__context__ = before
+        before = None
+        for follows, its_line, _ in earlier:
+            before = _following(self._error(its_line, {}).error, follows, before)
+        found = self._error(line, self._headers)
+        _following(found.error, how, before)
         found.note = next((note for note in rest.split("\n") if note.startswith(NOTE)), "")
         return found
 
@@ -178,6 +176,15 @@ def _import(name: str) -> tuple[Any, str]:
             f"{name} cannot be imported here ({type(error).__name__}: {error}), so only its name was "
             "judged. Run this in the environment of your program."
         )
+
+
+def _following(error: BaseException, how: str, before: BaseException | None) -> BaseException:
+    """Return an error with the one before it as its cause or context."""
+    if how == _CAUSE:
+        error.__cause__ = before
+    else:
+        error.__context__ = before
+    return error
 
 
 def _respond(error: Any, status: int | None, headers: dict[str, str], method: str) -> None:

@@ -146,11 +146,18 @@ def _has_colours(stream: Any) -> bool:
 
 
 def print_error(text: str, style: str | None = None) -> None:
-    """Print one line on stderr, with the program name in front. Ignore that stderr is closed."""
+    """Print one line on stderr, with the program name in front. Ignore that stderr is closed.
+
+    Secrets are masked: argparse repeats arguments that it does not know, such as a URL with a password.
+    """
+    from .._base.masking import masked_text
+
     if sys.stderr is None:  # print() would use stdout
         return
     try:
-        print_text(f"{_program[0]}: {' '.join(text.split())}", style, file=sys.stderr, flush=True)
+        print_text(
+            f"{_program[0]}: {masked_text(' '.join(text.split()))}", style, file=sys.stderr, flush=True
+        )
     except OSError:
         discard_output(sys.stderr)
 

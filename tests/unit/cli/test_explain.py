@@ -351,3 +351,14 @@ def test_a_terminal_is_not_read_from(explain, monkeypatch):
     monkeypatch.setattr(module.sys, "stdin", Terminal("503"))
     with pytest.raises(module.CommandError, match="no failure was given"):
         module._stdin()
+
+
+def test_a_chain_of_thousands_of_errors_in_a_text_is_read(answer):
+    block = CHAINED.format(how=CAUSE, last=f"TimeoutError: slow\n\n{CAUSE}\n\n")
+    assert answer(stdin=block * 2000 + CHAINED.format(how=CAUSE, last="TimeoutError: last"))["failure"] == (
+        "TimeoutError: last"
+    )
+
+
+def test_an_errno_of_thousands_of_digits_in_a_text_is_text(answer):
+    assert answer(stdin=f"ConnectionResetError: [Errno {'1' * 5000}] reset")["retried"]

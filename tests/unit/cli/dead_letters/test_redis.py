@@ -114,6 +114,26 @@ def test_a_key_that_cannot_be_used_is_status_2(redis, command):
     assert "key must be without braces" in err
 
 
+def test_an_empty_key_is_wrong_usage(redis, command, capsys):
+    with pytest.raises(SystemExit) as left:
+        command("list", "--redis", URL, "--redis-key", "")
+    assert left.value.code == 2
+    assert "argument --redis-key: must not be empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--redis", URL, "list"], ["list", URL], ["list", "a.db", "--reddis", URL]]
+)
+def test_the_password_of_a_misplaced_url_is_not_printed(redis, capsys, arguments):
+    try:
+        main(["dead-letters", *arguments])
+    except SystemExit:
+        pass
+    said = capsys.readouterr().err
+    assert "redis://***@127.0.0.1:6379/0" in said
+    assert "hunter2" not in said
+
+
 def test_a_path_beside_redis_is_refused(redis, command, capsys):
     with pytest.raises(SystemExit) as left:
         command("list", "letters.db", "--redis", URL)
