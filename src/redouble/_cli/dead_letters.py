@@ -13,6 +13,7 @@ import time
 from argparse import ArgumentTypeError
 from itertools import islice
 
+from .._base.masking import masked_text
 from ..dead_letters import DeadLetters, RedisStore, StoreError
 from .letters import (
     SOME_ID,
@@ -162,7 +163,8 @@ def _file(path: str) -> str:
     `DeadLetters` would create it, and a wrong path would look like an empty queue.
     """
     if not os.path.exists(path):  # noqa: PTH110 - pathlib is slow to import
-        raise CommandError(f"there is no file {path}", FAILURE)
+        # It may be a URL with a password: --redis was forgotten.
+        raise CommandError(f"there is no file {masked_text(path)}", FAILURE)
     return os.path.abspath(path)  # noqa: PTH100
 
 

@@ -82,10 +82,15 @@ class Parser(ArgumentParser):
         super().__init__(**fields)
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong with the arguments, and exit with ``usage_status``."""
+        """Print what is wrong with the arguments, and exit with ``usage_status``.
+
+        Secrets are masked: argparse repeats arguments that it does not know, such as a URL with a password.
+        """
+        from .._base.masking import masked_text
+
         _program[:] = [self.prog]
         near = _suggestion(message, self)
-        print_error(f"{message}{f': did you mean {near}?' if near else ''} (see --help)")
+        print_error(f"{masked_text(message)}{f': did you mean {near}?' if near else ''} (see --help)")
         sys.exit(self.usage_status)
 
 
@@ -146,18 +151,11 @@ def _has_colours(stream: Any) -> bool:
 
 
 def print_error(text: str, style: str | None = None) -> None:
-    """Print one line on stderr, with the program name in front. Ignore that stderr is closed.
-
-    Secrets are masked: argparse repeats arguments that it does not know, such as a URL with a password.
-    """
-    from .._base.masking import masked_text
-
+    """Print one line on stderr, with the program name in front. Ignore that stderr is closed."""
     if sys.stderr is None:  # print() would use stdout
         return
     try:
-        print_text(
-            f"{_program[0]}: {masked_text(' '.join(text.split()))}", style, file=sys.stderr, flush=True
-        )
+        print_text(f"{_program[0]}: {' '.join(text.split())}", style, file=sys.stderr, flush=True)
     except OSError:
         discard_output(sys.stderr)
 

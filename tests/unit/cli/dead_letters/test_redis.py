@@ -82,6 +82,11 @@ def test_every_command_takes_redis_instead_of_a_path_and_one_that_is_down_is_sta
     )
 
 
+def test_the_advice_after_an_error_that_speaks_of_passwords_is_printed(redis, command):
+    redis.client = FakeRedis(ConnectionError("NOAUTH HELLO AUTH <user> <pass> option"), repeat=True)
+    assert command("list", "--redis", URL)[2].endswith("check that the server runs and can be reached\n")
+
+
 def test_options_may_stand_before_and_between_the_arguments(redis, command):
     for arguments in (["--redis", URL, "7ZZZ", "--json"], ["7ZZZ", "--json", "--redis", URL]):
         redis.client = FakeRedis(None, [])
