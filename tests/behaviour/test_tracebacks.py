@@ -13,7 +13,9 @@ import pytest
 
 from conftest import Flavour, loop_time
 from redouble import DeadlineExceeded, Policy, Rule, current_attempt, retry, retrying
+from redouble._engine import first
 from redouble.backoff import exponential
+from redouble.breaker import CircuitBreaker
 from redouble.context import outgoing_headers
 from redouble.testing import FakeClock
 
@@ -128,6 +130,44 @@ def test_nothing_of_a_call_outlives_it_where_a_callback_has_failed(
     def sync_call() -> None:
         with contextlib.suppress(TimeoutError, LookupError):
             decorated(given())
+
+    gc.disable()
+    try:
+        flavour.run(async_call if flavour.is_async else sync_call)
+        assert watch[0]() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"breaker": CircuitBreaker()}, {"deadline": 9.0}], ids=["plain", "guarded", "timed"]
+)
+def test_no_frame_outlives_a_call_that_is_interrupted_right_after_its_first_failure(
+    flavour: Flavour, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+) -> None:
+    class Local:
+        """Lives as long as the frame that holds it."""
+
+    watch: list[weakref.ref[Local]] = []
+
+    def fail() -> None:
+        local = Local()
+        watch.append(weakref.ref(local))
+        raise TimeoutError("slow")
+
+    def interrupt(*args: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(first, "Call", interrupt)
+    decorated = retry(**fields)(flavour.function(fail))
+
+    async def async_call() -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            await decorated()
+
+    def sync_call() -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            decorated()
 
     gc.disable()
     try:

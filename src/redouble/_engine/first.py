@@ -101,7 +101,7 @@ def _plain_async(policy: Policy, function: Function, name: str) -> Function:
         try:
             return await function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - the flow decides about it
-            going = error, going
+            going = [error, going]
         kwargs = kwargs or known[2]
         going = _failed_async(known, args, kwargs, going)
         return await drive_async(going, function, args, kwargs)
@@ -109,11 +109,12 @@ def _plain_async(policy: Policy, function: Function, name: str) -> Function:
     return wrapper
 
 
-def _failed_async(
-    known: tuple[Policy, str, Kwargs], args: Args, kwargs: Kwargs, failed: tuple[Exception, int]
-) -> Flow:
-    """Return the flow after a first failure. Not in the wrapper, as above."""
-    (policy, name, _), (error, begun) = known, failed
+def _failed_async(known: tuple[Policy, str, Kwargs], args: Args, kwargs: Kwargs, failed: list[Any]) -> Flow:
+    """Return the flow after a first failure. Not in the wrapper, as above.
+
+    ``failed`` is emptied: after an interrupt the error would hold itself, in a frame of its traceback.
+    """
+    (policy, name, _), begun, error = known, failed.pop(), failed.pop()
     return flow(Call(policy, name, args, kwargs, None, None, begun, awaits=True), error)
 
 
@@ -153,8 +154,10 @@ def _guarded(policy: Policy, function: Function, name: str) -> Function:  # noqa
                     warn_once(policy, f"a guard of {name} failed", error)
                 return result
             failure = RejectedResult(result)
-        going = flow(Call(policy, name, args, kwargs, None, ticket, begun), failure)
-        del failure
+        try:
+            going = flow(Call(policy, name, args, kwargs, None, ticket, begun), failure)
+        finally:
+            del failure
         return drive(going, function, args, kwargs)
 
     return wrapper
@@ -190,8 +193,10 @@ def _guarded_async(policy: Policy, function: Function, name: str) -> Function:
                     warn_once(policy, f"a guard of {name} failed", error)
                 return result
             failure = RejectedResult(result)
-        going = flow(Call(policy, name, args, kwargs, None, ticket, begun, awaits=True), failure)
-        del failure
+        try:
+            going = flow(Call(policy, name, args, kwargs, None, ticket, begun, awaits=True), failure)
+        finally:
+            del failure
         return await drive_async(going, function, args, kwargs)
 
     return wrapper
