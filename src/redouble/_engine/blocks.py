@@ -576,7 +576,6 @@ def _from_a_call(error: Exception) -> bool:
 
 
 def _would_retry(policy: Policy, error: Exception) -> bool:
-    # Without its guards: nothing is to be paid for a retry that will not be made.
     """Return whether a policy retries an error, by all but its guards: nothing is paid for a note."""
     return isinstance(decide(policy, Progress(), error, 0.0), Wait)
 

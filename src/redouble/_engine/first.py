@@ -90,8 +90,8 @@ class Known(Usual):
 
 
 def _plain_async(policy: Policy, function: Function, name: str) -> Function:
-    # One empty dict for all calls: there may be a hundred thousand in backoff.
     """Wrap an async function whose policy needs nothing before the first failure."""
+    # One empty dict for all calls: there may be a hundred thousand in backoff.
     known: tuple[Policy, str, Kwargs] = (policy, name, {})
 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:

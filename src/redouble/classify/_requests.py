@@ -477,7 +477,8 @@ def _vendors(host: str, reported_by: tuple[BaseException, ...], frames: list[Fra
     """Return the vendors whose API this is: by its host, or by the client that the failure came through."""
     known = table.VENDOR_HOSTS.items()
     hosts = {vendor for name, vendor in known if f".{host}".endswith(f".{name}")}
-    packages = {*map(_package, frames), *[type(exc).__module__.partition(".")[0] for exc in reported_by]}
+    modules = [str(type(exc).__module__) for exc in reported_by]  # anything may stand there
+    packages = {*map(_package, frames), *[module.partition(".")[0] for module in modules]}
     return hosts | (packages & table.VENDOR_READS.keys())
 
 

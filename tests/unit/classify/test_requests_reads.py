@@ -64,6 +64,12 @@ def test_only_a_post_is_looked_at_for_a_read():
     assert repeatable(failure_of(send, request("PATCH", "/products/_search"))) is False
 
 
+def test_a_post_on_an_error_whose_class_has_no_module_name_is_not_repeated():
+    error = type("Odd", (Exception,), {"__module__": None})()
+    error.request = request("POST", "https://api.example.org/v1/messages")
+    assert repeatable(error) is False
+
+
 @pytest.mark.parametrize("vendor", VENDOR_READS)
 def test_the_client_of_a_vendor_tells_whose_operation_it_is(vendor):
     path = VENDOR_READS[vendor][0]
