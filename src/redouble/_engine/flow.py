@@ -111,10 +111,12 @@ def flow(call: Call, failure: Any = None, attempt: AttemptContext | None = None)
             if call.in_task and (cancel_requests() or call.cancels) and call.is_cancelled(failure):
                 break
             if call.guards is None:
-                going = call.settle(decide(call.policy, call, failure, call.read_clock()), failure)
+                # Names are used again, here and below, and calls are not nested: a smaller frame, as above.
+                result = decide(call.policy, call, failure, call.read_clock())
+                result = call.settle(result, failure)
             else:
-                going = yield from _settle_guarded(call, failure)
-            if not going:
+                result = yield from _settle_guarded(call, failure)
+            if not result:
                 if call.ending is None:  # retries are disabled
                     if type(failure) is RejectedResult:
                         return failure.result
@@ -130,7 +132,6 @@ def flow(call: Call, failure: Any = None, attempt: AttemptContext | None = None)
                 call.delay, of_backoff=True
             ):
                 break
-            # Names are used again: few locals, as above.
             attempt = wait_step(call, call.delay)
             result = yield attempt
             # Here and below: the usual cases come without the cost of another generator.
