@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import re
+from contextlib import suppress
 from types import SimpleNamespace
 
 from ..classify import class_info
@@ -133,7 +134,7 @@ class Reader:
         foreign = cls.__module__ != "builtins"
         code = _CODE_IN_TEXT.search(text) if foreign else None
         if code is not None:
-            error.response = {"Error": {"Code": code[1]}, "ResponseMetadata": {}}
+            _set(error, "response", {"Error": {"Code": code[1]}, "ResponseMetadata": {}})
             return found
         status = _STATUS_IN_TEXT.search(text) if foreign else None
         _respond(error, None if status is None else int(status[1]), headers, method)
@@ -180,19 +181,22 @@ def _import(name: str) -> tuple[Any, str]:
 
 def _following(error: BaseException, how: str, before: BaseException | None) -> BaseException:
     """Return an error with the one before it as its cause or context."""
-    if how == _CAUSE:
-        error.__cause__ = before
-    else:
-        error.__context__ = before
+    _set(error, "__cause__" if how == _CAUSE else "__context__", before)
     return error
+
+
+def _set(error: BaseException, name: str, value: object) -> None:
+    """Set an attribute of an error, also of a frozen class; do nothing if it cannot be set."""
+    with suppress(Exception):
+        BaseException.__setattr__(error, name, value)
 
 
 def _respond(error: Any, status: int | None, headers: dict[str, str], method: str) -> None:
     """Attach a response and a request, as client libraries do. Each header may belong to either."""
     if status is not None or headers:
-        error.response = SimpleNamespace(status_code=status, headers=headers)
+        _set(error, "response", SimpleNamespace(status_code=status, headers=headers))
     if method:
-        error.request = SimpleNamespace(method=method, url="http://localhost/", headers=headers)
+        _set(error, "request", SimpleNamespace(method=method, url="http://localhost/", headers=headers))
 
 
 def _blank(cls: type[BaseException], text: str) -> Any:
@@ -216,7 +220,7 @@ def _blank(cls: type[BaseException], text: str) -> Any:
     if issubclass(base, OSError):
         OSError.__init__(error, *words)  # a subclass with an __init__ has its errno set here
     else:
-        error.args = words
+        _set(error, "args", words)
     return error
 
 

@@ -362,3 +362,20 @@ def test_a_chain_of_thousands_of_errors_in_a_text_is_read(answer):
 
 def test_an_errno_of_thousands_of_digits_in_a_text_is_text(answer):
     assert answer(stdin=f"ConnectionResetError: [Errno {'1' * 5000}] reset")["retried"]
+
+
+class Frozen(Exception):
+    """An error whose attributes cannot be set."""
+
+    @property
+    def response(self):
+        return None
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"{name} is read-only")
+
+
+def test_an_error_class_whose_attributes_cannot_be_set_is_explained(answer):
+    found = answer("POST", f"{__name__}.Frozen: status code 503")
+    assert (found["retried"], found["failure"]) == (False, f"POST {__name__}.Frozen: status code 503")
+    assert answer("--import", stdin=CHAINED.format(how=CAUSE, last=f"{__name__}.Frozen"))["retried"]
