@@ -16,6 +16,17 @@ from redouble import DeadlineExceeded, history, presets
 from redouble.testing import no_waits
 
 
+def client_of(library, awaits, **fields):
+    """Make a client of httpx or httpx2 that retries. It has no certificates, which take long to load."""
+    retrying, api = import_module(f"redouble.clients.{library}"), import_module(library)
+    policy = presets.llm(**{"base": 0.01, **fields})
+    if awaits:
+        inner = api.AsyncHTTPTransport(verify=False)
+        return api.AsyncClient(transport=retrying.AsyncRetryTransport(policy, transport=inner))
+    inner = api.HTTPTransport(verify=False)
+    return api.Client(transport=retrying.RetryTransport(policy, transport=inner))
+
+
 class Sdk:
     """An SDK with the library that its ``http_client`` is of."""
 
@@ -27,16 +38,7 @@ class Sdk:
 
     def chat(self, url, retries=0, timeout=30.0, **fields):
         """Send a request to a model. Return the answer."""
-        retrying = import_module(f"redouble.clients.{self.library}")
-        api = import_module(self.library)
-        # Without certificates, which take long to load.
-        policy = presets.llm(**{"base": 0.01, **fields})
-        if self.awaits:
-            inner = api.AsyncHTTPTransport(verify=False)
-            http_client = api.AsyncClient(transport=retrying.AsyncRetryTransport(policy, transport=inner))
-        else:
-            inner = api.HTTPTransport(verify=False)
-            http_client = api.Client(transport=retrying.RetryTransport(policy, transport=inner))
+        http_client = client_of(self.library, self.awaits, **fields)
         kind = {"openai": "OpenAI", "anthropic": "Anthropic"}[self.name]
         client = getattr(self.module, f"Async{kind}" if self.awaits else kind)(
             api_key="none", base_url=url, http_client=http_client, max_retries=retries, timeout=timeout
@@ -74,7 +76,7 @@ def sdk(request, awaits):
     return Sdk(*request.param, awaits)
 
 
-@pytest.mark.parametrize("name", ["openai", "anthropic"])
+@pytest.mark.parametrize("name", ["openai", "anthropic", "mistralai", "supabase"])
 def test_every_sdk_is_tried(name):
     left_out(name)
 
@@ -141,3 +143,119 @@ def test_an_error_of_the_caller_is_not_retried(sdk, web):
     with no_waits() as waits, pytest.raises(sdk.module.BadRequestError):
         sdk.chat(page.url)
     assert (len(page.seen), waits) == (1, [])
+
+
+# SDKs whose retries are off, or have a setting of their own
+
+
+class Mistral:
+    """mistralai: takes clients of httpx2, and does not retry unless it has a ``retry_config``."""
+
+    library = "httpx2"
+
+    def __init__(self, awaits):
+        self.awaits = awaits
+        self.answer = status(200, body=COMPLETION.replace(b'"choices"', b'"usage": {}, "choices"'))
+        self.errors = import_module("mistralai.client.errors").SDKError
+
+    def read(self, url, **fields):
+        """Send a request to a model. Return the text of the answer."""
+        client = client_of(self.library, self.awaits, **fields)
+        given = {"async_client" if self.awaits else "client": client}
+        sdk = import_module("mistralai.client").Mistral(api_key="none", server_url=url, **given)
+        if not self.awaits:
+            with client:
+                return self._text(sdk.chat.complete(model="m", messages=MESSAGES))
+
+        async def main():
+            async with client:
+                return self._text(await sdk.chat.complete_async(model="m", messages=MESSAGES))
+
+        return asyncio.run(main())
+
+    def _text(self, answer):
+        return answer.choices[0].message.content
+
+
+class Supabase:
+    """supabase: takes clients of httpx, and retries reads of tables by itself."""
+
+    library = "httpx"
+
+    def __init__(self, awaits):
+        self.awaits = awaits
+        self.answer = status(200, body=b'["Hello!"]')
+        self.module = import_module("supabase")
+        self.errors = self.module.PostgrestAPIError
+
+    def read(self, url, retries=False, **fields):
+        """Read a table. Return its first row."""
+        client = client_of(self.library, self.awaits, **fields)
+        given = {"httpx_client": client, "postgrest_client_retry": retries}
+        if not self.awaits:
+            with client:
+                sdk = self.module.create_client(url, "none", self.module.ClientOptions(**given))
+                return sdk.table("words").select("*").execute().data[0]
+
+        async def main():
+            async with client:
+                options = self.module.AsyncClientOptions(**given)
+                sdk = await self.module.create_async_client(url, "none", options)
+                return (await sdk.table("words").select("*").execute()).data[0]
+
+        return asyncio.run(main())
+
+
+@pytest.fixture
+def supabase(awaits, monkeypatch):
+    left_out("supabase")
+    for folder in ("_sync", "_async"):
+        monkeypatch.setattr(f"postgrest.{folder}.request_builder.get_retry_delay", lambda count: 0)
+    return Supabase(awaits)
+
+
+@pytest.fixture(params=[("mistralai", Mistral), ("supabase", Supabase)], ids=lambda pair: pair[0])
+def other_sdk(request, awaits):
+    name, kind = request.param
+    left_out(name)
+    return kind(awaits)
+
+
+def test_only_redouble_retries_below_an_sdk_without_retries(other_sdk, web):
+    page = web.page(status(503), other_sdk.answer)
+    busy = web.page(status(503))
+    with no_waits() as waits:
+        assert other_sdk.read(page.url) == "Hello!"
+        with pytest.raises(other_sdk.errors):
+            other_sdk.read(busy.url, attempts=3)
+    assert (len(page.seen), len(busy.seen), len(waits)) == (2, 3, 1 + 2)
+
+
+@in_long_mode
+@pytest.mark.parametrize("failure", [reset, hang_up])
+def test_an_error_of_the_connection_reaches_the_caller_of_an_sdk_with_its_history(other_sdk, web, failure):
+    page, broken = web.page(failure, other_sdk.answer), web.page(failure)
+    with no_waits():
+        assert other_sdk.read(page.url) == "Hello!"
+        with pytest.raises(import_module(other_sdk.library).TransportError) as caught:
+            other_sdk.read(broken.url, attempts=3)
+    assert (len(page.seen), len(broken.seen)) == (2, 3)
+    assert history(caught.value).attempts == 3
+
+
+@in_long_mode
+def test_the_deadline_is_a_timeout_of_the_library_below_an_sdk(other_sdk, web):
+    page = web.page(stall)
+    with pytest.raises(import_module(other_sdk.library).TimeoutException) as caught:
+        other_sdk.read(page.url, deadline=0.4)
+    assert isinstance(caught.value, DeadlineExceeded)
+    assert len(page.seen) == 1
+
+
+@in_long_mode
+def test_retries_of_supabase_are_sent_once_each_and_its_setting_is_logged_once(supabase, web, caplog):
+    page = web.page(status(503))
+    with no_waits(), caplog.at_level(logging.WARNING), pytest.raises(supabase.errors):
+        supabase.read(page.url, retries=True, attempts=3)
+    assert [request.headers["X-Retry-Count"] for request in page.seen] == [None] * 3 + ["1", "2", "3"]
+    assert sum("postgrest_client_retry=False" in record.getMessage() for record in caplog.records) == 1

@@ -29,9 +29,14 @@ Inner = TypeVar("Inner")
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
-# The number of a retry, from SDKs that retry by themselves (openai, anthropic and others).
-_SDK_RETRIES = "x-stainless-retry-count"
+# The number of a retry, from SDKs that retry by themselves: openai, anthropic and others, also with the first
+# request; supabase (PostgREST) and others, with retries only.
+_SDK_RETRIES, _RETRY_COUNT = "x-stainless-retry-count", "x-retry-count"
 _SDK_RETRIES_TOO = "the SDK above this transport retries by itself; make its client with max_retries=0"
+_RETRIES_ABOVE = (
+    "the SDK above this transport retries by itself, and sends X-Retry-Count; switch its retries off, for "
+    "supabase with postgrest_client_retry=False"
+)
 _TIMEOUTS = ("connect", "read", "write", "pool")
 
 
@@ -61,9 +66,10 @@ class Httpx(HttpClient):
 
         A stream that was not read yet can be sent. One of bytes always can.
         """
-        if args[0].headers.get(_SDK_RETRIES, "0") != "0":
-            warn_once(self, f"requests multiply: {_SDK_RETRIES_TOO}")
-            return _SDK_RETRIES_TOO
+        for name, why in ((_SDK_RETRIES, _SDK_RETRIES_TOO), (_RETRY_COUNT, _RETRIES_ABOVE)):
+            if args[0].headers.get(name, "0") != "0":
+                warn_once(self, f"requests multiply: {why}")
+                return why
         stream = args[0].stream
         if isinstance(stream, self.api.ByteStream) or not getattr(stream, "_is_stream_consumed", False):
             return ""

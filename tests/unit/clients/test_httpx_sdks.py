@@ -29,6 +29,15 @@ def test_retries_of_an_sdk_are_sent_once_and_said_once(caplog):
     ]
 
 
+def test_a_request_that_counts_its_retries_from_above_is_not_multiplied(caplog):
+    server = Server(*[503] * 9)
+    transport = Sync().transport(server, attempts=3)
+    for headers in ({}, {"X-Retry-Count": "1"}, {"X-Retry-Count": "2"}):
+        assert Sync().send(transport, headers=headers).status_code == 503
+    assert len(server.requests) == 3 + 1 + 1
+    assert sum("postgrest_client_retry=False" in record.getMessage() for record in caplog.records) == 1
+
+
 def test_the_first_request_of_an_sdk_is_retried_and_then_not_again():
     server = Server(503, 503)
     response = Sync().send(Sync().transport(server, attempts=2), headers={"x-stainless-retry-count": "0"})
