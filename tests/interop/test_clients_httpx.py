@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import ssl
 import subprocess
 import sys
+import time
+from importlib import import_module
 from typing import NamedTuple
 
 import pytest
 
 from interop.processes import free_port, listening, until
 from interop.server import kept, self_signed, stall
-from interop.support import in_long_mode
+from interop.support import in_long_mode, left_out
+from redouble import Policy
 from redouble.testing import no_waits
 
 httpx = pytest.importorskip("httpx")
@@ -96,3 +100,45 @@ def test_a_cancelled_request_on_trio_leaves_no_connection_behind(web):
     assert trio.run(main).status_code == 200
     assert next_page.connections == [0, 0]
     until(lambda: not page.open, "the end of the connection", within=5.0)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@pytest.mark.parametrize("library", ["httpx", "httpx2"])
+def test_time_limits_that_strike_in_the_middle_of_requests_leave_no_connection_behind(library, loop, web):
+    for name in (library, loop):
+        left_out(name)
+    anyio, api = import_module("anyio"), import_module(library)
+    chance, outcomes = random.Random(7), set()
+
+    def late(conn):
+        time.sleep(chance.choice([0, 0, 0.001, 0.003, 0.01]))
+        return kept(200)(conn)
+
+    page = web.page(late)
+    limits = api.Limits(max_connections=5, max_keepalive_connections=5)
+    inner = api.AsyncHTTPTransport(limits=limits, verify=False)
+    transport = import_module(f"redouble.clients.{library}").AsyncRetryTransport(transport=inner)
+
+    async def send(client, number):
+        field = "timeout" if number % 2 else "deadline"
+        policy = Policy(attempts=2, base=0.001, logger=False, **{field: chance.uniform(0.0001, 0.012)})
+        try:
+            outcomes.add((await client.get(page.url, extensions={"retry": policy})).status_code)
+        except api.TimeoutException as error:
+            outcomes.add(type(error).__name__)
+
+    async def main():
+        async with api.AsyncClient(transport=transport, timeout=30) as client:
+            for _ in range(60):
+                async with anyio.create_task_group() as group:
+                    for number in range(12):
+                        group.start_soon(send, client, number)
+                pool = inner._pool
+                assert [
+                    each for each in pool.connections if not each.is_idle() and not each.is_closed()
+                ] == []
+                assert pool._requests == []
+            return [(await client.get(page.url)).status_code for _ in range(10)]
+
+    assert anyio.run(main, backend=loop) == [200] * 10
+    assert {200, "DeadlineExceeded", "AttemptTimeout"} <= outcomes

@@ -195,24 +195,29 @@ class HttpClient:
 
     def _attempt(self, *args: Any, **kwargs: Any) -> Any:
         """Send a request once, with the headers and time limits of the attempt that runs here."""
-        attempt = current.get()
-        if attempt is None:
-            return self.bare(*args, **kwargs)
-        kwargs, told = self.prepare(attempt, args, kwargs)
+        attempt, told = current.get(), None
         try:
+            if attempt is not None:
+                kwargs, told = self.prepare(attempt, args, kwargs)
             return self.bare(*args, **kwargs)
+        except BaseException as error:
+            self.clean_up(error)
+            raise
         finally:
             if told:
                 self._forget(told, args)
 
     async def _attempt_async(self, *args: Any, **kwargs: Any) -> Any:
         """As `_attempt`, for a client that is async."""
-        attempt = current.get()
-        if attempt is None:
-            return await self.bare(*args, **kwargs)
-        kwargs, told = self.prepare(attempt, args, kwargs)
+        attempt, told = current.get(), None
         try:
+            if attempt is not None:
+                kwargs, told = self.prepare(attempt, args, kwargs)
             return await self.bare(*args, **kwargs)
+        except BaseException as error:
+            if (closing := self.clean_up(error)) is not None:
+                await closing
+            raise
         finally:
             if told:
                 self._forget(told, args)
@@ -400,6 +405,10 @@ class HttpClient:
 
     def drain(self, response: Any) -> None:
         """Read the rest of a response."""
+
+    def clean_up(self, error: BaseException) -> Any:
+        """Remove what a failed attempt has left in the library. An async client may return an awaitable."""
+        return None
 
     def is_usable(self, response: Any) -> bool:
         """Return whether a caller can still read the response."""

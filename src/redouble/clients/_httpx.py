@@ -107,6 +107,30 @@ class Httpx(HttpClient):
         """Read the body: its connection goes back to the pool."""
         response.read()
 
+    def clean_up(self, error: BaseException) -> Any:
+        """Take connections out of the pool that are neither idle nor closed, and that no request uses.
+
+        A request that is cancelled or timed out as it gets a connection leaves one behind in httpcore 1: the
+        pool has one place less from then on. httpcore2 removes them by itself.
+        """
+        interrupted = not isinstance(error, Exception) or isinstance(error, self.api.TimeoutException)
+        pool: Any = getattr(self.inner, "_pool", None)
+        if not interrupted or type(pool).__module__ != "httpcore":
+            return None
+        with pool._optional_thread_lock:
+            used = {request.connection for request in pool._requests}
+            left = [
+                each
+                for each in pool._connections
+                if each not in used and not each.is_idle() and not each.is_closed()
+            ]
+            if not left:
+                return None
+            for connection in left:
+                pool._connections.remove(connection)
+            left += pool._assign_requests_to_connections()  # to requests that wait for a place
+        return pool._close_connections(left)
+
     def is_usable(self, response: Any) -> bool:
         """Return whether the response is open, or closed with its body in memory."""
         return not response.is_closed or hasattr(response, "_content")
