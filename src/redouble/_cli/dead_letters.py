@@ -104,13 +104,8 @@ def _parser(*, in_file: bool) -> Parser:
         if in_file:
             made.add_argument("path", metavar="PATH", help="the file of the letters; none with --redis")
         made.add_argument("--redis", metavar="URL", help="letters in Redis, such as redis://localhost:6379/0")
-        made.add_argument(
-            "--redis-key",
-            type=some_text,
-            default="letters",
-            metavar="KEY",
-            help="their key in Redis (letters)",
-        )
+        made.add_argument("--redis-key", type=some_text, default="letters", metavar="KEY",
+                          help="their key in Redis (letters)")  # fmt: skip
         made.set_defaults(run=run)
         return made
 

@@ -110,13 +110,12 @@ class Reader:
 
         Only the last one has the headers.
         """
-        *earlier, (how, line, rest) = chain
-        before = None
-        for follows, its_line, _ in earlier:
-            before = _following(self._error(its_line, {}).error, follows, before)
-        found = self._error(line, self._headers)
-        _following(found.error, how, before)
-        found.note = next((note for note in rest.split("\n") if note.startswith(NOTE)), "")
+        found: Any = None
+        for nth, (how, line, _) in enumerate(chain, 1):
+            before = None if found is None else found.error
+            found = self._error(line, self._headers if nth == len(chain) else {})
+            _set(found.error, "__cause__" if how == _CAUSE else "__context__", before)
+        found.note = next((note for note in chain[-1][2].split("\n") if note.startswith(NOTE)), "")
         return found
 
     def _error(self, line: str, headers: dict[str, str], method: str = "") -> Failed:
@@ -177,12 +176,6 @@ def _import(name: str) -> tuple[Any, str]:
             f"{name} cannot be imported here ({type(error).__name__}: {error}), so only its name was "
             "judged. Run this in the environment of your program."
         )
-
-
-def _following(error: BaseException, how: str, before: BaseException | None) -> BaseException:
-    """Return an error with the one before it as its cause or context."""
-    _set(error, "__cause__" if how == _CAUSE else "__context__", before)
-    return error
 
 
 def _set(error: BaseException, name: str, value: object) -> None:
