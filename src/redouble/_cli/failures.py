@@ -115,8 +115,9 @@ class Reader:
             before = None if found is None else found.error
             found = self._error(line, self._headers if nth == len(chain) else {})
             _set(found.error, "__cause__" if how == _CAUSE else "__context__", before)
-        found.note = next((note for note in chain[-1][2].split("\n") if note.startswith(NOTE)), "")
-        return found
+        last: Failed = found
+        last.note = next((note for note in chain[-1][2].split("\n") if note.startswith(NOTE)), "")
+        return last
 
     def _error(self, line: str, headers: dict[str, str], method: str = "") -> Failed:
         """Return the error that a line such as ``"httpx.ReadTimeout: text"`` names.
