@@ -351,7 +351,7 @@ SHORT_CUTS = {
 REAL = {
     "_cli/demo.py",
     "_cli/process.py",
-    "_cli/dead_letters.py",
+    "_cli/replay.py",
     "hedging/_threads.py",
     "testing/_clock.py",
 }

@@ -28,6 +28,7 @@ def all_modules() -> list[str]:
 def is_importable(module: str) -> bool:
     """Return whether the client library of a module of `redouble.clients` is installed; true for other modules."""
     package, _, client = module.rpartition(".")
+    client = {"_httpx": "anyio"}.get(client, client)
     if package != "redouble.clients" or client in ("asgi", "wsgi") or client.startswith("_"):
         return True
     return importlib.util.find_spec(client) is not None

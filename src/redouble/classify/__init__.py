@@ -64,6 +64,7 @@ _judged: dict[tuple[type, int | None], Verdict] = {
     (cls, None): Verdict(meaning.retryable, meaning.cause, None, None, cls.__name__, meaning.unprocessed)
     for cls, meaning in t.BUILTINS
 }
+_UNEXAMINED = "could not be examined: "
 _DECISIVE = frozenset([cls for cls, _ in t.BUILTINS])  # their class decides, whatever they hold
 
 
@@ -114,7 +115,7 @@ class Classifier(Record):
             listed = self.transient or self.permanent or self.unprocessed
             found = Judge(self.statuses, self._corrected if listed else None).failure(failure)
         except Exception as error:  # noqa: BLE001 - an object that lies about itself; its own error must not be lost
-            return Verdict(False, reason=f"could not be examined: {type(error).__name__}")
+            return Verdict(False, reason=f"{_UNEXAMINED}{type(error).__name__}")
         if found.retry_after is not None and not found.retryable and is_a(failure, BaseException):
             # A delay beside a refusal is not a hint. A result may still be rejected by until=, and wait.
             found = Verdict(False, found.cause, found.status, None, found.reason, found.unprocessed)
@@ -234,7 +235,9 @@ def verdict(failure: object, /) -> Verdict:
         return DEFAULT.verdict(failure)
     found = _judged.get(key)
     if found is None:
-        found = _judged[key] = DEFAULT.verdict(failure)
+        found = DEFAULT.verdict(failure)
+        if not found.reason.startswith(_UNEXAMINED):  # for want of stack, or of memory
+            _judged[key] = found
     return found
 
 

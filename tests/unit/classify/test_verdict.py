@@ -15,6 +15,7 @@ import time
 import urllib.error
 from types import SimpleNamespace as Thing
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -205,6 +206,14 @@ def test_what_comes_in_endless_variety_is_not_remembered(error, monkeypatch):
     verdict(error)
     verdict((503, {}, b""))
     assert remembered == {}
+
+
+def test_a_verdict_that_failed_for_want_of_stack_is_not_remembered(monkeypatch):
+    monkeypatch.setattr("redouble.classify._judged", {})
+    with monkeypatch.context() as patch:
+        patch.setattr(Judge, "failure", mock.Mock(side_effect=RecursionError))
+        assert verdict(ValueError("deep")).reason == "could not be examined: RecursionError"
+    assert verdict(ValueError("deep")) == Judge().failure(ValueError("deep"))
 
 
 def test_a_builtin_error_with_attributes_of_its_own_is_looked_at_anew():
