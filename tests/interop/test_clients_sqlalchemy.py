@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
@@ -14,15 +15,16 @@ from redouble.testing import no_waits
 sqlalchemy = pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed")
 pytest.importorskip("psycopg", reason="psycopg is not installed")
 from sqlalchemy import text  # noqa: E402
-from sqlalchemy.exc import OperationalError  # noqa: E402
+from sqlalchemy.exc import DBAPIError, OperationalError  # noqa: E402
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine  # noqa: E402
 from sqlalchemy.pool import NullPool  # noqa: E402
 
-from redouble.clients.sqlalchemy import run_transaction  # noqa: E402
+from redouble.clients.sqlalchemy import run_transaction, run_transaction_async  # noqa: E402
 
 
-def engine_at(port, **options):
-    url = sqlalchemy.URL.create("postgresql+psycopg", "redouble", PASSWORD, "127.0.0.1", port, "postgres")
-    return sqlalchemy.create_engine(url, poolclass=NullPool, **options)
+def engine_at(port, driver="psycopg", make=sqlalchemy.create_engine, **options):
+    url = sqlalchemy.URL.create(f"postgresql+{driver}", "redouble", PASSWORD, "127.0.0.1", port, "postgres")
+    return make(url, poolclass=NullPool, **options)
 
 
 @pytest.fixture
@@ -132,5 +134,116 @@ def test_a_connection_lost_at_commit_is_run_again_only_if_allowed(engine, postgr
         else:
             with pytest.raises(OperationalError) as caught:
                 run_transaction(through, function)
+            assert "the connection was lost during COMMIT" in caught.value.__notes__[0]
+    assert balances(engine)[0] == expected
+
+
+# Async
+
+
+@pytest.fixture(params=["asyncpg", "psycopg"])
+def async_engine_at(request):
+    """Run the test with each async driver. Return a function that makes an engine for a port."""
+    pytest.importorskip(request.param, reason=f"{request.param} is not installed")
+    return lambda port, **options: engine_at(port, request.param, create_async_engine, **options)
+
+
+def async_moving(first, second, both, calls):
+    """As `moving`, for tasks."""
+    calls[first] = 0
+
+    async def function(connection):
+        calls[first] += 1
+        add = text("UPDATE accounts SET balance = balance + 1 WHERE id = :id")
+        await connection.execute(add, {"id": first})
+        if calls[first] == 1:
+            await both.wait()
+        await connection.execute(add, {"id": second})
+
+    return function
+
+
+def test_a_deadlock_of_async_transactions_ends_with_both_done_once(engine, postgresql, async_engine_at):
+    calls = {}
+
+    async def main():
+        target, both = async_engine_at(postgresql.port), asyncio.Barrier(2)
+        async with asyncio.timeout(60):
+            await asyncio.gather(
+                run_transaction_async(target, async_moving(1, 2, both, calls)),
+                run_transaction_async(target, async_moving(2, 1, both, calls)),
+            )
+
+    with no_waits(everywhere=True):
+        asyncio.run(main())
+    assert balances(engine) == [102, 102]
+    assert sum(calls.values()) > 2
+
+
+@in_long_mode
+def test_a_serialization_failure_of_async_sessions_ends_with_both_done_once(
+    engine, postgresql, async_engine_at
+):
+    runs = []
+
+    def adding(both):
+        calls = []
+
+        async def function(session):
+            calls.append(1)
+            runs.append(1)
+            balance = await session.scalar(text("SELECT balance FROM accounts WHERE id = 1"))
+            if len(calls) == 1:
+                await both.wait()
+            await session.execute(
+                text("UPDATE accounts SET balance = :new WHERE id = 1"), {"new": balance + 1}
+            )
+
+        return function
+
+    async def main():
+        target, both = async_engine_at(postgresql.port, isolation_level="SERIALIZABLE"), asyncio.Barrier(2)
+        sessions = async_sessionmaker(target)
+        async with asyncio.timeout(60):
+            await asyncio.gather(*[run_transaction_async(sessions, adding(both)) for _ in range(2)])
+
+    with no_waits(everywhere=True):
+        asyncio.run(main())
+    assert (balances(engine), len(runs)) == ([102, 100], 3)
+
+
+@in_long_mode
+def test_an_async_transaction_whose_backend_is_killed_runs_again(engine, postgresql, async_engine_at):
+    calls = []
+
+    async def function(connection):
+        calls.append(1)
+        await connection.execute(text("UPDATE accounts SET balance = balance + 1 WHERE id = 1"))
+        if len(calls) == 1:
+            pid = await connection.scalar(text("SELECT pg_backend_pid()"))
+            with engine.connect() as other:
+                other.scalar(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+        await connection.execute(text("SELECT 1"))
+
+    with no_waits():
+        asyncio.run(run_transaction_async(async_engine_at(postgresql.port), function))
+    assert (len(calls), balances(engine)) == (2, [101, 100])
+
+
+@in_long_mode
+@pytest.mark.parametrize(("fields", "expected"), [({}, 101), ({"idempotent": True}, 102)])
+def test_a_connection_lost_at_an_async_commit_is_run_again_only_if_allowed(
+    engine, postgresql, async_engine_at, fields, expected
+):
+    async def function(connection):
+        await connection.execute(text("UPDATE accounts SET balance = balance + 1 WHERE id = 1"))
+
+    with Proxy(postgresql.port, b"COMMIT") as proxy, no_waits():
+        transaction = run_transaction_async(async_engine_at(proxy.port), function, **fields)
+        if fields:
+            asyncio.run(transaction)
+        else:
+            with pytest.raises(DBAPIError) as caught:
+                asyncio.run(transaction)
             assert "the connection was lost during COMMIT" in caught.value.__notes__[0]
     assert balances(engine)[0] == expected
