@@ -50,7 +50,7 @@ def test_a_retried_response_that_is_not_read_frees_its_place_in_the_pool(connect
 def test_an_attempt_that_failed_frees_its_place_in_the_pool(connect, web, failure):
     page = web.page(failure, failure, kept(200, body=b"done"))
     assert connect(connections=1, timeout=0.5).send("GET", page.url).body == b"done"
-    assert len(page.open) <= 1
+    until(lambda: len(page.open) <= 1, "the end of the connections of failed attempts", within=5.0)
 
 
 @pytest.mark.parametrize("body", [b"busy", LONG_BODY], ids=["short", "long"])
@@ -239,8 +239,8 @@ def test_a_thousand_requests_with_every_third_answer_a_503_leak_nothing_and_act_
     page, client = web.page_by(thirds), connect(connections=4, attempts=20, listeners=[events.append])
     statuses = send_many(client, page, ["GET", "POST"] * 500)
 
-    # Each connection is in the pool, and is closed with it.
-    assert len(page.open) <= 4
+    # Each connection is in the pool, and is closed with it. The server may see the end of others later.
+    until(lambda: len(page.open) <= 4, "the end of the connections that left the pool", within=5.0)
     client.close()
     closed(page)
     until(lambda: threading.active_count() <= threads, "the end of the threads", within=5.0)
