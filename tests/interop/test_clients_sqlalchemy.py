@@ -10,6 +10,7 @@ import pytest
 from interop.processes import PASSWORD
 from interop.proxy import Proxy
 from interop.support import in_long_mode
+from redouble import DeadlineExceeded
 from redouble.testing import no_waits
 
 sqlalchemy = pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed")
@@ -247,3 +248,30 @@ def test_a_connection_lost_at_an_async_commit_is_run_again_only_if_allowed(
                 asyncio.run(transaction)
             assert "the connection was lost during COMMIT" in caught.value.__notes__[0]
     assert balances(engine)[0] == expected
+
+
+@in_long_mode
+@pytest.mark.parametrize("field", ["timeout", "deadline"])
+def test_an_async_transaction_that_a_time_limit_cuts_off_is_rolled_back(
+    engine, postgresql, async_engine_at, field
+):
+    calls = []
+
+    async def function(connection):
+        calls.append(1)
+        await connection.execute(text("UPDATE accounts SET balance = balance + 1 WHERE id = 1"))
+        if len(calls) == 1:
+            await connection.execute(text("SELECT pg_sleep(60)"))
+
+    with no_waits():
+        transaction = run_transaction_async(async_engine_at(postgresql.port), function, **{field: 0.5})
+        if field == "timeout":
+            asyncio.run(transaction)
+        else:
+            with pytest.raises(DeadlineExceeded):
+                asyncio.run(transaction)
+    # A row that is still locked would let this wait.
+    with engine.begin() as connection:
+        connection.execute(text("SET lock_timeout = '10s'"))
+        connection.execute(text("UPDATE accounts SET balance = balance + 10 WHERE id = 1"))
+    assert (len(calls), balances(engine)[0]) == ((2, 111) if field == "timeout" else (1, 110))
