@@ -67,7 +67,7 @@ def noticed(act: str) -> list[str]:
     paths = [path.relative_to(package.parent).with_suffix("") for path in sorted(package.rglob("*.py"))]
     names = [".".join(path.parts).removesuffix(".__init__") for path in paths]
     # Modules of clients import a client library, which may be missing, and may do anything.
-    clients = re.compile(r"redouble\.clients\.(?!_|asgi$|wsgi$)")
+    clients = re.compile(r"redouble\.clients\.(?:_httpx$|(?!_|asgi$|wsgi$))")
     names = [name for name in names if not clients.match(name)]
     code = textwrap.dedent(WATCHED).format(names=names, act=act)
     environment = {**os.environ, "PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": "1"}

@@ -15,6 +15,7 @@ from shutil import get_terminal_size
 from textwrap import indent as prefix
 from textwrap import wrap
 
+from .._base.masking import masked_text
 from .._base.table import safe
 from .._policy.config import duration
 
@@ -86,8 +87,6 @@ class Parser(ArgumentParser):
 
         Secrets are masked: argparse repeats arguments that it does not know, such as a URL with a password.
         """
-        from .._base.masking import masked_text
-
         _program[:] = [self.prog]
         near = _suggestion(message, self)
         print_error(f"{masked_text(message)}{f': did you mean {near}?' if near else ''} (see --help)")
