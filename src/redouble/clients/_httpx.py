@@ -117,6 +117,18 @@ class Httpx(HttpClient):
         pool: Any = getattr(self.inner, "_pool", None)
         if not interrupted or type(pool).__module__ != "httpcore":
             return None
+        try:
+            return self._remove_unused(pool)
+        except Exception as failed:  # noqa: BLE001 - another version may have no such attributes
+            self._not_cleaned(failed)
+            return None
+
+    def _not_cleaned(self, error: Exception) -> None:
+        """Log once that the pool could not be cleaned up: the error of the attempt is raised all the same."""
+        warn_once(self, "unused connections of the pool of httpx could not be removed", error)
+
+    def _remove_unused(self, pool: Any) -> Any:
+        """Remove the unused connections from a pool, and close them; return a coroutine if that awaits."""
         with pool._optional_thread_lock:
             used = {request.connection for request in pool._requests}
             left = [
@@ -172,6 +184,18 @@ class AsyncHttpx(Httpx):
 
     def bare(self, *args: Any, **kwargs: Any) -> Any:
         return self.inner.handle_async_request(args[0])
+
+    def clean_up(self, error: BaseException) -> Any:
+        """As for a client that is not async; closing the connections is to be awaited."""
+        closing = super().clean_up(error)
+        return None if closing is None else self._close(closing)
+
+    async def _close(self, closing: Any) -> None:
+        """Close connections. An error of that is logged, and must not replace that of the attempt."""
+        try:
+            await closing
+        except Exception as error:  # noqa: BLE001 - as above
+            self._not_cleaned(error)
 
     async def discard(self, result: Any, left: float | None) -> Any:
         """Read a short body for at most `DRAIN_TIME`, and close the response."""

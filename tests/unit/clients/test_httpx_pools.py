@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from unittest import mock
 
 import pytest
 
@@ -76,3 +77,34 @@ def test_a_request_that_is_cancelled_at_any_step_before_its_headers_leaves_no_co
     while asyncio.run(main(steps)):
         steps += 1
     assert steps > 5
+
+
+class UnknownPool:
+    """A pool of a version that has other attributes."""
+
+    __module__ = "httpcore"
+
+
+def test_a_pool_that_cannot_be_cleaned_up_leaves_the_error_of_the_attempt_alone(monkeypatch, caplog):
+    inner = one_connection(awaits=False)
+    timeout = httpx.ReadTimeout("slow")
+    monkeypatch.setattr(inner, "handle_request", mock.Mock(side_effect=timeout))
+    monkeypatch.setattr(inner, "_pool", UnknownPool())
+    request = httpx.Request("GET", URL)
+    with pytest.raises(httpx.ReadTimeout) as raised:
+        RetryTransport(attempts=2, base=0.0, transport=inner).handle_request(request)
+    assert raised.value is timeout
+    assert caplog.text.count("unused connections of the pool of httpx could not be removed") == 1
+
+
+def test_a_connection_that_cannot_be_closed_leaves_the_error_of_the_attempt_alone(monkeypatch, caplog):
+    inner = one_connection(awaits=True)
+    leave_one_behind(inner._pool)
+    timeout = httpx.ReadTimeout("slow")
+    monkeypatch.setattr(inner, "handle_async_request", mock.AsyncMock(side_effect=timeout))
+    monkeypatch.setattr(inner._pool, "_close_connections", mock.AsyncMock(side_effect=OSError("gone")))
+    request = httpx.Request("GET", URL)
+    with pytest.raises(httpx.ReadTimeout) as raised:
+        asyncio.run(AsyncRetryTransport(attempts=1, transport=inner).handle_async_request(request))
+    assert raised.value is timeout
+    assert "unused connections of the pool of httpx could not be removed" in caplog.text
