@@ -78,7 +78,10 @@ def test_a_shared_budget_does_what_a_token_budget_does(flavour: Flavour, client:
     for refund, earn, capacity in [(None, 1, 40), (3, 2, 33.3), (0, 0, 20), (None, 0.1, 12.7)]:
         client.delete("budget")
         model = TokenBudget(capacity, refund=refund, earn=earn)
-        budgets = [RedisBudget(flavour.client, "budget", capacity, refund=refund, earn=earn) for _ in "ab"]
+        budgets = [
+            RedisBudget(flavour.client, "budget", capacity, refund=refund, earn=earn, timeout=5.0)
+            for _ in "ab"
+        ]
         for _ in range(60):
             budget = draw.choice(budgets)
             if draw.random() < 0.5:
@@ -107,7 +110,7 @@ class Circuits:
         # Two processes' worth of them, that believe nothing for long.
         self.shared = [
             RedisBreaker(flavour.client, "circuit", **rules, clock=self.clock, refresh_interval=1e-9,
-                         listeners=[self.told.append]) for _ in range(2)
+                         listeners=[self.told.append], timeout=5.0) for _ in range(2)
         ]  # fmt: skip
         self.tickets: list[tuple[Any, Any]] = []
 
