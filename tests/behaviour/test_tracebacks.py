@@ -95,6 +95,26 @@ def test_a_zero_base_never_waits_but_lets_the_loop_run() -> None:
     assert len(ticks) >= 5
 
 
+def is_freed(watch: list[Any], flavour: Flavour, call: Any, *errors: type[BaseException]) -> bool:
+    """Make a call that fails with one of these errors. Return whether the object is gone without the collector."""
+
+    # Caught close by: asyncio's own frames hold an error that a task raises.
+    async def async_call() -> None:
+        with contextlib.suppress(*errors):
+            await call()
+
+    def sync_call() -> None:
+        with contextlib.suppress(*errors):
+            call()
+
+    gc.disable()
+    try:
+        flavour.run(async_call if flavour.is_async else sync_call)
+        return watch[0]() is None
+    finally:
+        gc.enable()
+
+
 def failing_callback(error: Exception) -> None:
     raise LookupError("broken")
 
@@ -122,21 +142,7 @@ def test_nothing_of_a_call_outlives_it_where_a_callback_has_failed(
 
     decorated = steady(clock, attempts=2, **fields)(flavour.function(fail))
 
-    # Caught close by: asyncio's own frames hold an error that a task raises.
-    async def async_call() -> None:
-        with contextlib.suppress(TimeoutError, LookupError):
-            await decorated(given())
-
-    def sync_call() -> None:
-        with contextlib.suppress(TimeoutError, LookupError):
-            decorated(given())
-
-    gc.disable()
-    try:
-        flavour.run(async_call if flavour.is_async else sync_call)
-        assert watch[0]() is None
-    finally:
-        gc.enable()
+    assert is_freed(watch, flavour, lambda: decorated(given()), TimeoutError, LookupError)
 
 
 @pytest.mark.parametrize(
@@ -161,20 +167,7 @@ def test_no_frame_outlives_a_call_that_is_interrupted_right_after_its_first_fail
     monkeypatch.setattr(first, "Call", interrupt)
     decorated = retry(**fields)(flavour.function(fail))
 
-    async def async_call() -> None:
-        with contextlib.suppress(KeyboardInterrupt):
-            await decorated()
-
-    def sync_call() -> None:
-        with contextlib.suppress(KeyboardInterrupt):
-            decorated()
-
-    gc.disable()
-    try:
-        flavour.run(async_call if flavour.is_async else sync_call)
-        assert watch[0]() is None
-    finally:
-        gc.enable()
+    assert is_freed(watch, flavour, decorated, KeyboardInterrupt)
 
 
 @pytest.mark.slow

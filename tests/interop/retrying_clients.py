@@ -142,22 +142,24 @@ def _trusting(certificate: Path | None) -> ssl.SSLContext:
     return context
 
 
+def _httpx_client(library: str, prefix: str, connections: int, certificate: Path | None, options: Any) -> Any:
+    """Return a client of httpx or httpx2 that retries, and the module; ``prefix`` is "Async" or nothing."""
+    httpx, retrying = import_module(library), import_module(f"redouble.clients.{library}")
+    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+    inner = getattr(httpx, f"{prefix}HTTPTransport")(limits=limits, verify=_trusting(certificate))
+    transport = getattr(retrying, f"{prefix}RetryTransport")(transport=inner, **options)
+    client = getattr(httpx, f"{prefix}Client")(transport=transport, timeout=PATIENT, follow_redirects=True)
+    return client, httpx
+
+
 class Httpx(Client):
     """``httpx.Client`` with `RetryTransport`."""
 
     library = "httpx"
 
     def __init__(self, connections: int, certificate: Path | None, **options: Any) -> None:
-        httpx = import_module(self.library)
-        retrying = import_module(f"redouble.clients.{self.library}")
+        self._client, httpx = _httpx_client(self.library, "", connections, certificate, options)
         self.errors, self.timeouts = httpx.HTTPError, httpx.TimeoutException
-        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-        inner = httpx.HTTPTransport(limits=limits, verify=_trusting(certificate))
-        self._client = httpx.Client(
-            transport=retrying.RetryTransport(transport=inner, **options),
-            timeout=PATIENT,
-            follow_redirects=True,
-        )
 
     def send(self, method: str, url: str, body: bytes | None = None, headers: Any = None) -> Response:
         raw = self._client.request(method, url, content=body, headers=headers)
@@ -177,16 +179,8 @@ class AsyncHttpx(AsyncClient):
     library = "httpx"
 
     async def open(self, connections: int, certificate: Path | None, **options: Any) -> None:
-        httpx = import_module(self.library)
-        retrying = import_module(f"redouble.clients.{self.library}")
+        self._client, httpx = _httpx_client(self.library, "Async", connections, certificate, options)
         self.errors, self.timeouts = httpx.HTTPError, httpx.TimeoutException
-        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-        inner = httpx.AsyncHTTPTransport(limits=limits, verify=_trusting(certificate))
-        self._client = httpx.AsyncClient(
-            transport=retrying.AsyncRetryTransport(transport=inner, **options),
-            timeout=PATIENT,
-            follow_redirects=True,
-        )
 
     async def send_async(
         self, method: str, url: str, body: bytes | None = None, headers: Any = None

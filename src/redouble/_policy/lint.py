@@ -323,7 +323,7 @@ def attempts_before_give_up_after(policy: Policy) -> Found:
 
 
 def deadline_before_first_wait(policy: Policy) -> Found:
-    """Warn if the deadline, or ``give_up_after``, may pass before the first retry.
+    """Warn if a call can reach its deadline, or ``give_up_after``, before the first retry.
 
     The remedy is a smaller base, unless a floor or an additive jitter keeps the wait as long as it is.
     """
