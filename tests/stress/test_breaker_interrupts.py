@@ -16,7 +16,6 @@ import pytest
 from conftest import watchdog
 from redouble import breaker as breaker_module
 from redouble import events
-from redouble._guards import circuit as _circuit
 from redouble.errors import CircuitOpen
 from redouble.testing import FakeClock
 from support.breakers import CLOSED, EVERY_WAY, OPEN, check_invariants, make
@@ -33,7 +32,7 @@ class Ended(BaseException):
     """What is thrown into a thread from outside."""
 
 
-FILES = {breaker_module.__file__, _circuit.__file__}
+FILES = {breaker_module.__file__}
 
 
 def ended_after(lines, function):

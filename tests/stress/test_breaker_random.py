@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from redouble._guards.circuit import TRANSITIONS
+from redouble.breaker import TRANSITIONS
 from redouble.testing import FakeClock
 from support.breakers import Excluded, make, refused
 

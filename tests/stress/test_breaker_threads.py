@@ -9,8 +9,7 @@ import pytest
 
 from conftest import not_under_coverage, watchdog
 from redouble import events
-from redouble._guards.circuit import TRANSITIONS
-from redouble.breaker import State
+from redouble.breaker import TRANSITIONS, State
 from redouble.errors import CircuitOpen
 from redouble.testing import FakeClock
 from support.breakers import CLOSED, EVERY_WAY, HALF_OPEN, OPEN, Excluded, check_invariants, half_opened, make

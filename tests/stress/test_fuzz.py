@@ -25,8 +25,7 @@ from redouble._engine import first as _first
 from redouble._engine import flow as _flow
 from redouble._engine.call import Call
 from redouble._engine.decide import Stop, Wait
-from redouble._guards.circuit import TRANSITIONS, Circuit, State, Trigger
-from redouble.breaker import CircuitBreaker, _says_nothing
+from redouble.breaker import TRANSITIONS, Circuit, CircuitBreaker, State, _says_nothing, _Trigger
 from redouble.budget import TokenBudget
 from redouble.bulkhead import Bulkhead
 from redouble.context import current
@@ -218,7 +217,7 @@ def an_attempt_at_an_open_circuit(patch: pytest.MonkeyPatch) -> str:
 
 
 def from_closed_to_half_open(patch: pytest.MonkeyPatch) -> str:
-    patch.setitem(TRANSITIONS, (State.closed, Trigger.tripped), State.half_open)
+    patch.setitem(TRANSITIONS, (State.closed, _Trigger.tripped), State.half_open)
     return "the circuit went from closed to half-open"
 
 

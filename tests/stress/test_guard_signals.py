@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from redouble._guards import base as _guard
-from redouble._guards.circuit import Phase
-from redouble.breaker import CircuitBreaker, State
+from redouble.breaker import CircuitBreaker, Phase, State
 from redouble.budget import RatioBudget, TokenBudget
 from redouble.errors import CircuitOpen
 from redouble.testing import FakeClock

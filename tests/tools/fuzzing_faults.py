@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from conftest import VirtualLoop
 from redouble import BulkheadFull, CircuitOpen, DeadlineExceeded, Policy, ResultRejected
-from redouble._guards.circuit import TRANSITIONS
-from redouble.breaker import Breaker
+from redouble.breaker import TRANSITIONS, Breaker
 from redouble.budget import Budget
 from redouble.events import Expired, GaveUp, Reason, Recovered, Refused
 

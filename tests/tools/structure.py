@@ -50,7 +50,7 @@ class Gate:
 GATES = [
     Gate("sync call: files", 10, goal=10),
     Gate("sync call: changes of file", 30, goal=30),
-    Gate("async call: files", 15, goal=14),
+    Gate("async call: files", 14, goal=14),
     Gate("async call: changes of file", 60, goal=60),
     Gate("frames per layer", 2, goal=2),
     Gate("entries in src/redouble", 27, goal=27),

@@ -13,8 +13,7 @@ from functools import partial
 
 from .._base.checks import INF
 from .._base.redis import milliseconds, packed, unpacked
-from .._guards.circuit import Consecutive, Phase, State
-from ..breaker import Breaker, CircuitBreaker
+from ..breaker import Breaker, CircuitBreaker, Consecutive, Phase, State
 from ._failover import Shared, nothing
 
 TYPE_CHECKING = False
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .._guards.circuit import Change, Circuit
-    from ..breaker import Listeners
+    from ..breaker import Change, Circuit, Listeners
     from ..errors import CircuitOpen
 
 # How many probe slots to remember for release. The store frees a slot by itself after ``open_for``.

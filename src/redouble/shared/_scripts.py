@@ -37,8 +37,8 @@ return {string.format('%.17g', taken), string.format('%.17g', tokens)}
 """
 )
 
-# The key holds a hash with the fields of `_guards.circuit.Phase`, and the functions below do what the
-# methods of `_guards.circuit.Circuit` do. No key: the circuit is closed. A generation is at least the time
+# The key holds a hash with the fields of `breaker.Phase`, and the functions below do what the
+# methods of `breaker.Circuit` do. No key: the circuit is closed. A generation is at least the time
 # in microseconds, so that the generation of a lost hash is never used again.
 CIRCUIT = Script(
     """

@@ -42,7 +42,6 @@ DEFAULT = [
     "_engine.decide",
     "budget",
     "breaker",
-    "_guards.circuit",
     "_guards.window",
     "_engine.flow",
     "_engine.drivers",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from redouble._guards.circuit import Consecutive
-from redouble.breaker import CircuitBreaker
+from redouble.breaker import CircuitBreaker, Consecutive
 from redouble.classify import is_retryable
 from redouble.errors import RedoubleError
 from support.breakers import CLOSED, OPEN, HttpError, fail, half_opened, make, opened, refused, succeed

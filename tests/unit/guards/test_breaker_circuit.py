@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from redouble._guards.circuit import TRANSITIONS, Phase, Trigger
-from redouble.breaker import State
+from redouble.breaker import TRANSITIONS, Phase, State, _Trigger
 from support.breakers import CLOSED, HALF_OPEN, OPEN, make, walk
 
 
@@ -13,12 +12,12 @@ def test_the_table_has_the_ways_of_a_circuit_and_no_others():
     by_itself = {
         (before, after)
         for (before, happening), after in TRANSITIONS.items()
-        if happening not in (Trigger.opened, Trigger.reset)
+        if happening not in (_Trigger.opened, _Trigger.reset)
     }
     assert by_itself == {(CLOSED, OPEN), (OPEN, HALF_OPEN), (HALF_OPEN, CLOSED), (HALF_OPEN, OPEN)}
     for state in State:
-        assert TRANSITIONS[state, Trigger.opened] is OPEN
-        assert TRANSITIONS[state, Trigger.reset] is CLOSED
+        assert TRANSITIONS[state, _Trigger.opened] is OPEN
+        assert TRANSITIONS[state, _Trigger.reset] is CLOSED
     assert (CLOSED, HALF_OPEN) not in {(before, after) for (before, _), after in TRANSITIONS.items()}
 
 
