@@ -289,11 +289,18 @@ def test_a_mail_server_that_is_not_there_yet_is_waited_for(mailbox: tuple[Mailbo
 # RabbitMQ
 
 
-@pytest.fixture
-def jobs(rabbitmq: Server) -> Iterator[Callable[[], list[bytes]]]:
-    """Return and remove the messages in the queue ``jobs``."""
+@pytest.fixture(scope="module")
+def pika() -> Any:
+    """The client of RabbitMQ. Ask for it before the server, which takes seconds to start."""
     left_out("pika")
     import pika
+
+    return pika
+
+
+@pytest.fixture
+def jobs(pika: Any, rabbitmq: Server) -> Iterator[Callable[[], list[bytes]]]:
+    """Return and remove the messages in the queue ``jobs``."""
 
     with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", rabbitmq.port)) as connection:
         channel = connection.channel()
@@ -310,10 +317,8 @@ def jobs(rabbitmq: Server) -> Iterator[Callable[[], list[bytes]]]:
 
 
 def test_a_message_that_rabbitmq_has_taken_is_sent_once(
-    rabbitmq: Server, jobs: Callable[[], list[bytes]]
+    pika: Any, rabbitmq: Server, jobs: Callable[[], list[bytes]]
 ) -> None:
-    import pika
-
     enqueue = from_page("messaging", "enqueue")["enqueue"]
     with Proxy(rabbitmq.port, losing=b"job 1") as proxy, no_waits():
         with pytest.raises(pika.exceptions.AMQPError) as caught:
@@ -322,10 +327,7 @@ def test_a_message_that_rabbitmq_has_taken_is_sent_once(
     assert "idempotent=False" in caught.value.__notes__[0]
 
 
-def test_a_rabbitmq_that_is_not_there_yet_is_waited_for() -> None:
-    left_out("pika")
-    import pika
-
+def test_a_rabbitmq_that_is_not_there_yet_is_waited_for(pika: Any) -> None:
     enqueue = from_page("messaging", "enqueue")["enqueue"]
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
