@@ -287,6 +287,8 @@ thread.start()
 while deaths < 500:
     time.sleep(random.uniform(0.0, 0.001))
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Killed))
+# Take back what was not raised yet: it would be raised in the end of the thread.
+ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), None)
 stop.append(1)
 thread.join()
 print(bulkhead)
