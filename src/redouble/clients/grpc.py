@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import threading
 from concurrent import futures
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
-from itertools import chain
+from itertools import chain, islice
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -28,7 +29,6 @@ __all__ = ["RetryInterceptor", "override", "retry_interceptors"]
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
-    from typing import Any
 
     from typing_extensions import Unpack
 
@@ -212,10 +212,7 @@ class _StreamRpc(_Rpc):
     def send(self) -> Any:
         """Make an attempt. Return its first message; `rest` are the others."""
         self.rest = iter(self.begun(self.begin()))
-        self.response = _First()
-        for message in self.rest:
-            self.response.append(message)
-            break
+        self.response = _First(islice(self.rest, 1))
         return self.response
 
     async def send_async(self) -> Any:
@@ -254,8 +251,7 @@ class _Grpc(RpcClient):
         return args[0].send()
 
     def name_of(self, *args: Any) -> str:
-        path: str = args[0].path
-        return path
+        return str(args[0].path)
 
     def accepting(self, policy: Policy) -> Any:
         """Return the ``until`` of the policy, for single responses: a stream is not judged."""
@@ -373,48 +369,40 @@ def _outcome(response: Any, rpc: _Rpc) -> Any:
     return rpc.call if response is rpc.response else _Answered(response)
 
 
-class _Future:
+class _Future(futures.Future[Any]):
     """A call that a thread makes."""
 
     def __init__(self, client: _Grpc, rpc: _Rpc) -> None:
+        super().__init__()
         self._rpc = rpc
-        self._future: futures.Future[Any] = futures.Future()
         run = copy_context().run
         threading.Thread(target=run, args=(self._work, client), name=repr(rpc), daemon=True).start()
 
     def _work(self, client: _Grpc) -> None:
         """Make the call in this thread, and set its outcome."""
-        try:
+        with suppress(futures.InvalidStateError):  # it was cancelled
             try:
                 outcome = _outcome(client.run(None, self._rpc), self._rpc)
             except BaseException as error:  # noqa: BLE001 - it is raised in the thread that asks
-                self._future.set_exception(error)
+                self.set_exception(error)
             else:
-                self._future.set_result(outcome)
-        except futures.InvalidStateError:
-            pass  # it was cancelled
+                self.set_result(outcome)
 
     def cancel(self) -> bool:
         """Cancel the future and the attempt that runs, also during a wait."""
-        stopped = self._future.cancel()
+        stopped = super().cancel()
         self._rpc.cancel()
         return stopped
 
-    def cancelled(self) -> bool:
-        return self._future.cancelled()
-
-    def done(self) -> bool:
-        return self._future.done()
-
     def running(self) -> bool:
-        return not self._future.done()
+        return not self.done()
 
     is_active = running
 
     def exception(self, timeout: float | None = None) -> Any:
         """Wait for the call, and return its error; raise the errors that futures of gRPC raise."""
         try:
-            return self._future.exception(timeout)
+            return super().exception(timeout)
         except futures.CancelledError:
             raise grpc.FutureCancelledError from None
         except TimeoutError:
@@ -425,14 +413,11 @@ class _Future:
         error = self.exception(timeout)
         if error is not None:
             raise error
-        return self._future.result().result()
+        return super().result().result()
 
     def traceback(self, timeout: float | None = None) -> Any:
         error = self.exception(timeout)
         return None if error is None else error.__traceback__
-
-    def add_done_callback(self, function: Callable[[Any], Any]) -> None:
-        self._future.add_done_callback(lambda _: function(self))
 
     def __getattr__(self, name: str) -> Any:
         """Return a method of the call that was the last, when all is over: ``code`` and the like."""
@@ -441,7 +426,7 @@ class _Future:
         if self.cancelled():
             return getattr(_cancelled(), name)
         error = self.exception()
-        return getattr(self._future.result() if error is None else _as_call(error), name)
+        return getattr(super().result() if error is None else _as_call(error), name)
 
 
 class _Stream:
@@ -481,10 +466,8 @@ class _Stream:
         """Return a method of the call: ``code``, ``trailing_metadata`` and the like."""
         if name.startswith("_"):
             raise AttributeError(name)
-        try:
+        with suppress(Exception):  # it was kept, as a call
             self._begun()
-        except Exception:  # noqa: BLE001, S110 - it was kept, as a call
-            pass
         return getattr(self._call, name)
 
 
