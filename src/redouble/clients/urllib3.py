@@ -26,7 +26,6 @@ __all__ = ["Request", "RetryPoolManager", "override"]
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import TracebackType
     from typing import Any, Self
 
     from typing_extensions import Unpack
@@ -122,10 +121,8 @@ class _Urllib3(HttpClient):
     def limit(self, seconds: float, args: Any, kwargs: Kwargs) -> Kwargs:
         """Return the timeout of the attempt, with a ``total``, and the time for a connection of the pool."""
         options, seconds = args[0].options, max(seconds, _SHORTEST)
-        if "timeout" in options:
-            given = options["timeout"]
-        else:
-            given = self.inner.connection_pool_kw.get("timeout", Timeout.DEFAULT_TIMEOUT)
+        own = options if "timeout" in options else self.inner.connection_pool_kw
+        given = own.get("timeout", Timeout.DEFAULT_TIMEOUT)
         timeout = given.clone() if isinstance(given, Timeout) else Timeout.from_float(given)
         timeout.total = limited(timeout.total, seconds)
         return {"timeout": timeout, "pool_timeout": limited(options.get("pool_timeout"), seconds)}
@@ -156,29 +153,25 @@ class _Urllib3(HttpClient):
 
     def redirects(self, given: Any) -> Retry:
         """Return a ``Retry`` that follows redirects as the one that is given, and retries nothing."""
-        redirect, on_redirect, removed = _REDIRECTS, True, Retry.DEFAULT_REMOVE_HEADERS_ON_REDIRECT
-        if given is not None:
-            asked = given if isinstance(given, Retry) else Retry.from_int(given)
-            if asked.total or asked.connect or asked.read or asked.status or asked.other:
-                warn_once(
-                    self,
-                    f"retries={given!r} counts for redirects only: {self._caller} retries by its policy; "
-                    "set attempts= instead",
-                )
-            counts = (count for count in (asked.redirect, asked.total) if count is not None)
-            redirect = int(next(counts, _REDIRECTS))
-            on_redirect, removed = asked.raise_on_redirect, asked.remove_headers_on_redirect
+        asked = Retry.from_int(given, default=Retry(total=None))
+        if asked.total or asked.connect or asked.read or asked.status or asked.other:
+            warn_once(
+                self,
+                f"retries={given!r} counts for redirects only: {self._caller} retries by its policy; "
+                "set attempts= instead",
+            )
+        counts = (count for count in (asked.redirect, asked.total) if count is not None)
         return Retry(
             total=None,
             connect=False,
             read=False,
-            redirect=redirect,
+            redirect=int(next(counts, _REDIRECTS)),
             status=0,
             other=0,
-            raise_on_redirect=on_redirect,
+            raise_on_redirect=asked.raise_on_redirect,
             respect_retry_after_header=False,
             # The host that a redirect leads to is not asked whether it wants our headers.
-            remove_headers_on_redirect={*removed, RETRY_ATTEMPT, REQUEST_TIMEOUT},
+            remove_headers_on_redirect={*asked.remove_headers_on_redirect, RETRY_ATTEMPT, REQUEST_TIMEOUT},
         )
 
 
@@ -246,10 +239,5 @@ class RetryPoolManager(RequestMethods):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.clear()
