@@ -360,8 +360,7 @@ class HttpClient:
 
     def method_of(self, *args: Any) -> str:
         """Return the method of a request, in capitals."""
-        method: str = args[0].method
-        return method
+        return str(args[0].method)
 
     def host_of(self, *args: Any) -> str | None:
         """Return the host of a request, in lower case."""

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import anyio
 
-from .._base.log_once import warn_once
+from .._base.log_once import shielded, warn_once
 from .._engine.note import history
 from ..context import shorter
 from ._http import DRAIN_TIME, NO_REWIND, HttpClient, is_short, position_of, used_up
@@ -37,6 +37,7 @@ _RETRIES_ABOVE = (
     "the SDK above this transport retries by itself, and sends X-Retry-Count; switch its retries off, for "
     "supabase with postgrest_client_retry=False"
 )
+_NOT_CLEANED = "unused connections of the pool of httpx could not be removed"
 _TIMEOUTS = ("connect", "read", "write", "pool")
 
 
@@ -98,9 +99,7 @@ class Httpx(HttpClient):
                 return kwargs
             # Each attempt is limited from these: a request may be sent again later, with more time.
             extensions["redouble.timeout"] = own
-        extensions["timeout"] = {
-            name: seconds if (given := own.get(name)) is None else min(given, seconds) for name in _TIMEOUTS
-        }
+        extensions["timeout"] = {name: shorter(own.get(name), seconds) for name in _TIMEOUTS}
         return kwargs
 
     def drain(self, response: Any) -> None:
@@ -117,15 +116,8 @@ class Httpx(HttpClient):
         pool: Any = getattr(self.inner, "_pool", None)
         if not interrupted or type(pool).__module__ != "httpcore":
             return None
-        try:
-            return self._remove_unused(pool)
-        except Exception as failed:  # noqa: BLE001 - another version may have no such attributes
-            self._not_cleaned(failed)
-            return None
-
-    def _not_cleaned(self, error: Exception) -> None:
-        """Log once that the pool could not be cleaned up: the error of the attempt is raised all the same."""
-        warn_once(self, "unused connections of the pool of httpx could not be removed", error)
+        # Shielded, since another version may have no such attributes.
+        return shielded(self, _NOT_CLEANED, self._remove_unused, pool)
 
     def _remove_unused(self, pool: Any) -> Any:
         """Remove the unused connections from a pool, and close them; return a coroutine if that awaits."""
@@ -195,7 +187,7 @@ class AsyncHttpx(Httpx):
         try:
             await closing
         except Exception as error:  # noqa: BLE001 - as above
-            self._not_cleaned(error)
+            warn_once(self, _NOT_CLEANED, error)
 
     async def discard(self, result: Any, left: float | None) -> Any:
         """Read a short body for at most `DRAIN_TIME`, and close the response."""

@@ -22,13 +22,11 @@ class RpcClient(HttpClient):
         return f"{args[0].service} {args[0].name}"
 
     def method_of(self, *args: Any) -> str:
-        name: str = args[0].name
-        return name
+        return str(args[0].name)
 
     def host_of(self, *args: Any) -> str | None:
         """Return the service, by which a `Registry` has its guards."""
-        service: str = args[0].service
-        return service
+        return str(args[0].service)
 
     def reason(self, result: Any) -> str:
         return "the response was rejected by until"

@@ -83,8 +83,7 @@ class _Botocore(RpcClient):
 
     def may_repeat(self, *args: Any) -> bool:
         """Return whether the operation reads, is idempotent by its method, or is sent with a token."""
-        found: bool = args[0].may_repeat
-        return found
+        return bool(args[0].may_repeat)
 
     def unrepeatable(self, *args: Any) -> str:
         """Return why the operation cannot be called again: one of its files cannot be rewound."""

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 import sqlalchemy
@@ -169,10 +169,8 @@ def _attempt(transaction: _Transaction) -> Any:
             begun.commit()
         except BaseException as error:
             transaction.fail(error, committing=committing)
-            try:
+            with suppress(Exception):  # the connection may be gone; the first error is raised
                 begun.rollback()
-            except Exception:  # noqa: BLE001, S110 - the connection may be gone; the first error is raised
-                pass
             raise
     transaction.why = "" if transaction.idempotent else _COMMITTED
     return result
@@ -206,10 +204,8 @@ async def _attempt_async(transaction: _Transaction) -> Any:
             await begun.commit()
         except BaseException as error:
             transaction.fail(error, committing=committing)
-            try:
+            with suppress(Exception):  # the connection may be gone; the first error is raised
                 await begun.rollback()
-            except Exception:  # noqa: BLE001, S110 - the connection may be gone; the first error is raised
-                pass
             raise
     transaction.why = "" if transaction.idempotent else _COMMITTED
     return result
