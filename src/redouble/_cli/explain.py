@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from argparse import BooleanOptionalAction
 from math import ceil
-from textwrap import wrap
 
 from .._base.checks import INF
 from .._engine.decide import Progress, Stop, decide
@@ -141,9 +140,9 @@ def _answer(policy: Policy, found: Failed) -> dict[str, Any]:
     judged = verdict(error)
     decision = _decide(policy, error)
     stopped = isinstance(decision, Stop)
-    changes = [{"to": to, "write": code} for to, code in _changes(policy, found, decision)]
+    changes = [{"to": to, "write": f"@retry({how})"} for to, how in _changes(policy, found, decision)]
     final = (decision.verdict if stopped else None) or judged
-    remarks = list(found.remarks)
+    remarks = [found.remark] if found.remark else []
     if found.note:
         remarks.append(f"redouble has retried it already: {found.note.removeprefix(NOTE)}.")
     if not stopped and not found.method and not final.unprocessed and _is_http(error):
@@ -213,9 +212,9 @@ def _waits(policy: Policy, hint: float | None) -> list[dict[str, float]]:
 
 
 def _changes(policy: Policy, found: Failed, decision: Any) -> Iterator[tuple[str, str]]:
-    """Yield how to change the answer: the aim, and the code to write.
+    """Yield how to change the answer: the aim, and the arguments of ``@retry`` for it.
 
-    The code depends on why the failure is not retried: another limit, a promise that the call may be
+    They depend on why the failure is not retried: another limit, a promise that the call may be
     repeated, or a rule for its status or class. A retried failure can be given other waits, or none.
     An interrupt cannot be changed.
     """
@@ -230,40 +229,31 @@ def _changes(policy: Policy, found: Failed, decision: Any) -> Iterator[tuple[str
     if not isinstance(error, Exception):
         return
     if reason is Reason.not_idempotent:
-        yield "retry a call that may be repeated", "@retry(idempotent=True)"
+        yield "retry a call that may be repeated", "idempotent=True"
         how = "send an Idempotency-Key with headers=outgoing_headers(), if the server supports it"
-        yield how, "@retry(idempotency_key=True)"
+        yield how, "idempotency_key=True"
     elif reason is Reason.retry_after:
-        yield "wait that long", f"@retry(max_retry_after={ceil(judged.retry_after or 0.0)})"
+        yield "wait that long", f"max_retry_after={ceil(judged.retry_after or 0.0)}"
     elif reason in (Reason.deadline, Reason.give_up_after):
-        field = "deadline" if reason is Reason.deadline else "give_up_after"
-        yield (
-            "allow more time",
-            f"@retry({field}={ceil(2 * (getattr(policy, field) + (judged.retry_after or 0)))})",
-        )
+        needed = getattr(policy, str(reason)) + (judged.retry_after or 0)
+        yield "allow more time", f"{reason}={ceil(2 * needed)}"
     elif reason is Reason.attempts:
-        yield "allow retries", "@retry(attempts=4)"
+        yield "allow retries", "attempts=4"
     elif reason is not None and judged.cause is Cause.unauthorized:
-        yield (
-            "refresh the credentials and retry",
-            f"@retry(rules={{{key}: Rule(attempts=2, recover=refresh)}})",
-        )
+        yield "refresh the credentials and retry", f"rules={{{key}: Rule(attempts=2, recover=refresh)}}"
     elif reason is not None:
-        yield "retry it as well", f"@retry(rules={{{key}: Rule(attempts=3)}})"
+        yield "retry it as well", f"rules={{{key}: Rule(attempts=3)}}"
         if status is not None:
-            yield (
-                "retry it like other statuses",
-                f"@retry(on=Classifier(statuses=RETRYABLE_STATUSES | {{{status}}}))",
-            )
+            yield "retry it like other statuses", f"on=Classifier(statuses=RETRYABLE_STATUSES | {{{status}}})"
         else:
-            yield "retry it and nothing else", f"@retry(on={name})"
-            yield "retry it like other transient errors", f"@retry(on=Classifier(transient=[{listed}]))"
+            yield "retry it and nothing else", f"on={name}"
+            yield "retry it like other transient errors", f"on=Classifier(transient=[{listed}])"
     else:
-        yield "change its waits", f"@retry(rules={{{key}: Rule(attempts=2, base=5)}})"
+        yield "change its waits", f"rules={{{key}: Rule(attempts=2, base=5)}}"
         if status is not None:
-            yield "stop retrying it", f"@retry(on=Classifier(statuses=RETRYABLE_STATUSES - {{{status}}}))"
+            yield "stop retrying it", f"on=Classifier(statuses=RETRYABLE_STATUSES - {{{status}}})"
         else:
-            yield "stop retrying it", f"@retry(on=Classifier(permanent=[{listed}]))"
+            yield "stop retrying it", f"on=Classifier(permanent=[{listed}])"
 
 
 # Modules whose names are not written before their classes.
@@ -332,10 +322,7 @@ def _print(answer: dict[str, Any]) -> None:
 def _labelled(label: str, lines: Sequence[str], width: int) -> None:
     """Print lines beside a label, which is printed once; continuations keep the indentation of their line."""
     for nth, line in enumerate(lines):
-        head = "" if nth else label
-        deeper = " " * (len(line) - len(line.lstrip()))
-        shown = wrap(line, width - _LABEL, subsequent_indent=deeper, break_on_hyphens=False)
-        print_text(f"{head:{_LABEL}}" + f"\n{'':{_LABEL}}".join(shown))
+        print_text(wrap_text(f"{'' if nth else label:{_LABEL}}{line}", width, hanging=0))
 
 
 def _range(wait: dict[str, float]) -> str:

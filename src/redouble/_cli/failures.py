@@ -50,14 +50,13 @@ class Failed:
 
     - ``title``: the failure in one line, as it was given.
     - ``method``: the HTTP method, if one was given.
-    - ``remarks``: sentences about how it was read, such as that its class is not installed.
+    - ``remark``: a sentence about how it was read, such as that its class is not installed.
     - ``note``: the first line of the note that redouble has added to it, if it was retried already.
     """
 
-    def __init__(self, title: str, error: BaseException, method: str = "") -> None:
-        self.title, self.error, self.method = title, error, method
-        self.remarks: list[str] = []
-        self.note = ""
+    def __init__(self, title: str, error: BaseException, method: str = "", remark: str = "") -> None:
+        self.title, self.error = f"{method} {title}".strip(), error
+        self.method, self.remark, self.note = method, remark, ""
 
 
 class HTTPResponse(Exception):  # noqa: N818 - stands for a response
@@ -88,14 +87,11 @@ class Reader:
         method, said = (first.upper(), rest.strip()) if first.upper() in _METHODS else ("", text.strip())
         status = _RESPONSE.match(said)
         if status is not None:
-            title = f"{method} {status[1]}".strip()
-            found = Failed(title, HTTPResponse(title), method)
-            _respond(found.error, int(status[1]), self._headers, method)
-            return found
+            error = HTTPResponse(f"{method} {status[1]}".strip())
+            _respond(error, int(status[1]), self._headers, method)
+            return Failed(status[1], error, method)
         if "\n" not in said and _ERROR.match(said):
-            found = self._error(said, self._headers, method)
-            found.title = f"{method} {found.title}".strip()
-            return found
+            return self._error(said, self._headers, method)
         chain = _chain(text)
         if not chain:
             raise CommandError(
@@ -128,17 +124,13 @@ class Reader:
         name, text = named[1], named[2] or ""
         cls, remark = self._class(name)
         error = _blank(cls, text)
-        found = Failed(f"{name}: {text}" if text else name, error, method)
-        if remark:
-            found.remarks.append(remark)
-        foreign = cls.__module__ != "builtins"
-        code = _CODE_IN_TEXT.search(text) if foreign else None
+        searched = "" if cls.__module__ == "builtins" else text
+        code, status = _CODE_IN_TEXT.search(searched), _STATUS_IN_TEXT.search(searched)
         if code is not None:
             _set(error, "response", {"Error": {"Code": code[1]}, "ResponseMetadata": {}})
-            return found
-        status = _STATUS_IN_TEXT.search(text) if foreign else None
-        _respond(error, None if status is None else int(status[1]), headers, method)
-        return found
+        else:
+            _respond(error, None if status is None else int(status[1]), headers, method)
+        return Failed(f"{name}: {text}" if text else name, error, method, remark)
 
     def _class(self, name: str) -> tuple[type[BaseException], str]:
         """Return the class of a name, imported or made up by that name, and a remark on a made-up one.
