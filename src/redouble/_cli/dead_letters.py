@@ -1,8 +1,8 @@
 """``redouble dead-letters``: list, show, replay and delete dead letters in a file or in Redis.
 
-Each subcommand is a function of the letters and the options. It prints to stdout, raises `CommandError` if it
-cannot do what was asked, and returns the exit status, ``None`` for 0. `_parser` says which options they have.
-`letters` selects and prints letters, `replay` replays them.
+Each subcommand is a function of the letters and the options; `_each` makes it from a function of one id. It
+prints to stdout, raises `CommandError` if it cannot do what was asked, and returns the exit status, ``None``
+for 0. `_parser` says which options they have. `letters` selects and prints letters, `replay` replays them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from argparse import ArgumentTypeError
+from functools import partial
 from itertools import islice
 
 from .._base.masking import masked_text
@@ -44,7 +45,7 @@ from .replay import replay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
 # Seconds to wait for Redis: for a connection, and for an answer.
@@ -136,12 +137,11 @@ def _parser(*, in_file: bool) -> Parser:
     option("--json", action="store_true", help="a JSON object for each letter, and one for all")
     add_filters(replayed, by_id=True)
 
-    command("unpark", _unpark, "let parked letters be replayed again").add_argument(
-        "ids", type=letter_id, nargs="+", metavar="ID", help=SOME_ID
-    )
-    command("discard", _discard, "delete letters by their ids").add_argument(
-        "ids", type=letter_id, nargs="+", metavar="ID", help="a whole id"
-    )
+    option = command("unpark", partial(_each, _unpark), "let parked letters be replayed again").add_argument
+    option("ids", type=letter_id, nargs="+", metavar="ID", help=SOME_ID)
+    option = command("discard", partial(_each, _discard), "delete letters by their ids").add_argument
+    option("ids", type=letter_id, nargs="+", metavar="ID", help="a whole id")
+
     purged = command("purge", _purge, "delete old letters of a queue; ask first")
     purged.add_argument("--dry-run", action="store_true", help="list the letters, and delete nothing")
     purged.add_argument("--yes", action="store_true", help="delete without a question")
@@ -230,45 +230,34 @@ def _replay(letters: DeadLetters, options: Any) -> int | None:
     return replay(letters.queue(options.queue), options, only=only, where=where)
 
 
-def _each(ids: Iterable[str], act: Callable[[str], str]) -> int | None:
-    """Call ``act`` with each id and print the text that it returns.
+def _each(act: Callable[[DeadLetters, str], str], letters: DeadLetters, options: Any) -> int | None:
+    """Call ``act`` with each id of the options, and print the text that it returns.
 
     A `CommandError` is printed, and the next id follows. Return 1 if there was one.
     """
     status = None
-    for one in ids:
+    for one in options.ids:
         try:
-            print_text(act(one))
+            print_text(act(letters, one))
         except CommandError as error:
             print_error(str(error))
             status = INCOMPLETE
     return status
 
 
-def _discard(letters: DeadLetters, options: Any) -> int | None:
-    """Delete letters by their whole ids: a wrong beginning must not delete another letter.
-
-    Return 1 if one of them is missing.
-    """
-
-    def act(whole: str) -> str:
-        if not letters.discard(whole):
-            raise CommandError(f"there is no letter with the id {whole}; to discard, give the whole id")
-        return f"discarded {whole}"
-
-    return _each(options.ids, act)
+def _discard(letters: DeadLetters, whole: str) -> str:
+    """Delete a letter by its whole id: a wrong beginning must not delete another letter."""
+    if not letters.discard(whole):
+        raise CommandError(f"there is no letter with the id {whole}; to discard, give the whole id")
+    return f"discarded {whole}"
 
 
-def _unpark(letters: DeadLetters, options: Any) -> int | None:
-    """Let parked letters be replayed again; return 1 if one of them is missing or not parked."""
-
-    def act(beginning: str) -> str:
-        letter = find(letters, beginning)
-        if not letters.unpark(letter.id):
-            raise CommandError(f"{letter.id} is not parked: it is {letter.state}")
-        return f"unparked {letter.id}"
-
-    return _each(options.ids, act)
+def _unpark(letters: DeadLetters, beginning: str) -> str:
+    """Let a parked letter be replayed again."""
+    letter = find(letters, beginning)
+    if not letters.unpark(letter.id):
+        raise CommandError(f"{letter.id} is not parked: it is {letter.state}")
+    return f"unparked {letter.id}"
 
 
 def _purge(letters: DeadLetters, options: Any) -> int | None:

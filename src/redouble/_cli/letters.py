@@ -61,7 +61,8 @@ def selector(options: Any) -> Callable[[DeadLetter], bool]:
 
     Ages count from now, whenever it is called.
     """
-    function, error = options.function, options.error and options.error.lower()
+    error = options.error and options.error.lower()
+    ending = options.function and f"*.{options.function}"  # matches the name after any of its dots
     ages = options.older_than, options.newer_than
     newest, oldest = [None if age is None else _ago(age) for age in ages]
 
@@ -69,7 +70,7 @@ def selector(options: Any) -> Callable[[DeadLetter], bool]:
         shown = f"{letter.error_type or ''}: {letter.error_message or ''}".lower()
         put = letter.dead_lettered_at  # ISO times compare as texts
         return (
-            (function is None or any(fnmatchcase(name, function) for name in _endings(letter.function)))
+            (ending is None or (letter.function is not None and fnmatchcase(f".{letter.function}", ending)))
             and (error is None or error in shown or error == (letter.failure_code or "").lower())
             and (newest is None or put < newest)
             and (oldest is None or put >= oldest)
@@ -83,16 +84,6 @@ def _ago(age: float) -> str:
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(time.time() - age, UTC).isoformat(timespec="microseconds")
-
-
-def _endings(name: str | None) -> list[str]:
-    """Return a dotted name and its endings; an empty list if there is no name.
-
-    >>> _endings("shop.Client.ship")
-    ['shop.Client.ship', 'Client.ship', 'ship']
-    """
-    parts = name.split(".") if name else []
-    return [".".join(parts[nth:]) for nth in range(len(parts))]
 
 
 def is_given(options: Any, *names: str) -> bool:
@@ -149,7 +140,7 @@ def print_letters(letters: Sequence[DeadLetter]) -> None:
     columns = get_terminal_size((0, 24)).columns
     if 0 < columns < _TABLE:
         for row in rows:
-            _print_narrow(*row, width=text_width(_TABLE))
+            _print_narrow(row, text_width(_TABLE))
     else:
         head = ("id", "age", "attempts", "state", "queue", "function", "error")
         # Of a function's name the end says most, after its modules and classes.
@@ -157,14 +148,13 @@ def print_letters(letters: Sequence[DeadLetter]) -> None:
     print_text("")
 
 
-def _print_narrow(
-    identity: str, since: str, attempts: str, state: str, queue: str, function: str, error: str, *, width: int
-) -> None:
+def _print_narrow(row: Sequence[str], width: int) -> None:
     """Print the row of a letter as lines: id and state, function, error; each cut to the width.
 
     Below about 60 columns the state has a line of its own. Lines for a function or an error that is not known
     are left out.
     """
+    identity, since, attempts, state, queue, function, error = row
     about = f"{state}, {attempts} attempt{'' if attempts == '1' else 's'}, {since} old, {queue}"
     first = f"{identity}  {about}"
     head, *more = [first] if len(first) <= width else [identity, about]
