@@ -45,14 +45,20 @@ class RedisLink:
     async def run(self, request: tuple[Any, ...], patience: float) -> Any:
         """Run the script and return its answer. With a sync client this never suspends."""
         words = [word if isinstance(word, str) else repr(word) for word in request]
-        try:
-            answer = self.client.evalsha(self._script.digest, 1, self.key, *words)
-            return (await answer) if self.is_async else answer
-        except Exception as error:
-            if not is_unknown_script(error):
-                raise
-        answer = self.client.eval(self._script.text, 1, self.key, *words)
-        return (await answer) if self.is_async else answer
+        return await run_script(self.client, self._script, [self.key], words, self.is_async)
+
+
+async def run_script(client: Any, script: Script, keys: list[str], words: list[Any], is_async: bool) -> Any:
+    """Run a script, as text if its digest is unknown. With a sync client this never suspends."""
+    sent = len(keys), *keys, *words
+    try:
+        answer = client.evalsha(script.digest, *sent)
+        return (await answer) if is_async else answer
+    except Exception as error:
+        if type(error).__name__ != "NoScriptError" and not str(error).startswith("NOSCRIPT"):
+            raise
+    answer = client.eval(script.text, *sent)
+    return (await answer) if is_async else answer
 
 
 def checked_client(client: Any, kinds: str = "a redis.Redis or a redis.asyncio.Redis") -> Any:
@@ -63,15 +69,10 @@ def checked_client(client: Any, kinds: str = "a redis.Redis or a redis.asyncio.R
     return client
 
 
-def is_unknown_script(error: Exception) -> bool:
-    """Return whether the server does not know a digest."""
-    return type(error).__name__ == "NoScriptError" or str(error).startswith("NOSCRIPT")
-
-
-def warn_if_slow(client: Any, name: str, timeout: float) -> None:
+def warn_if_slow(link: RedisLink, name: str, timeout: float) -> None:
     """Warn if a sync client may block for longer than ``timeout``. An asyncio client is cancelled instead."""
-    waits, repeats = _waits_and_repeats(client)
-    if waits <= timeout and not repeats:
+    waits, repeats = _waits_and_repeats(link.client)
+    if link.is_async or (waits <= timeout and not repeats):
         return
     import warnings
 

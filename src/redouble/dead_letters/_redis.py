@@ -20,7 +20,8 @@ from .._base import checks as check
 from .._base.callables import is_async
 from .._base.checks import INF
 from .._base.clock import real_now
-from .._base.redis import checked_client, is_unknown_script, packed, unpacked
+from .._base.loops import run_now
+from .._base.redis import checked_client, packed, run_script, unpacked
 from .._base.text import safe_str, type_name
 from ..context import storing_until
 from . import _redis_scripts as scripts
@@ -149,24 +150,18 @@ class RedisStore(Store):
         try:
             # Bytes are the same for clients of every encoding, and sort as texts do.
             sent = [word.encode() if isinstance(word, str) else repr(word) for word in words]
-            sent = [*self._keys, *sent]
-            try:
-                answer = self._ask(self.client.evalsha, script.digest, len(self._keys), *sent)
-            except Exception as error:
-                if not is_unknown_script(error):
-                    raise
-                answer = self._ask(self.client.eval, script.text, len(self._keys), *sent)
-            return read(answer)
+            asking = partial(run_script, self.client, script, self._keys, sent, is_async=False)
+            return read(self._ask(lambda: run_now(asking())))
         except Exception as error:
             said = f"{type_name(error)} {safe_str(error)}".lower()
             advice = next((found for words, found in _ADVICE.items() if words in said), "")
             raise store_error(self.name, error, advice) from error
 
-    def _ask(self, command: Callable[..., Any], *words: Any) -> Any:
+    def _ask(self, command: Callable[[], Any]) -> Any:
         """Send a command; in a thread, if a call limits the time: the client may wait longer than that."""
         left = storing_until(INF) - real_now()
         if left == INF:
-            return command(*words)
+            return command()
         self._late = [thread for thread in self._late if thread.is_alive()]
         if len(self._late) >= _LATE:
             raise TimeoutError(f"{len(self._late)} earlier requests have no answer yet")
@@ -174,7 +169,7 @@ class RedisStore(Store):
 
         def ask() -> None:
             try:
-                answers.append((command(*words), None))
+                answers.append((command(), None))
             except BaseException as error:  # noqa: BLE001 - is raised where it was asked
                 answers.append((None, error))
 
@@ -182,7 +177,7 @@ class RedisStore(Store):
         try:
             thread.start()
         except RuntimeError:  # no more threads, or the interpreter goes down: a letter is worth the wait
-            return command(*words)
+            return command()
         thread.join(max(0.0, left))
         if not answers:
             self._late.append(thread)

@@ -11,7 +11,6 @@ import os
 from functools import partial
 
 from .._base import checks as check
-from .._base.checks import whole
 from .._base.redis import RedisLink, warn_if_slow
 from .._base.sqlite import file_path
 from ..breaker import CircuitBreaker
@@ -81,8 +80,7 @@ class RedisBudget(SharedBudget):
         local = TokenBudget(capacity, cost, timeout_cost, refund, earn, reserves=reserves, name=name)
         super().__init__(local, clock)
         self._connect(link, ttl, refresh_interval, timeout, retry_interval, listeners)
-        if not self.is_async:
-            warn_if_slow(client, self.name, self.timeout)
+        warn_if_slow(link, self.name, self.timeout)
 
 
 class RedisBreaker(SharedBreaker):
@@ -128,14 +126,13 @@ class RedisBreaker(SharedBreaker):
     ) -> None:
         self.key = check.text("key", key)
         link = RedisLink(client, self.key, CIRCUIT)
-        limit = whole("failures", failures, at_least=1)
+        limit = check.whole("failures", failures, at_least=1)
         name = self.key if name is None else name
         rules = limit, successes, open_for, probes
         local = CircuitBreaker(*rules, ignore=ignore, name=name, listeners=listeners, clock=clock)
         super().__init__(local, limit)
         self._connect(link, ttl, refresh_interval, timeout, retry_interval, listeners)
-        if not self.is_async:
-            warn_if_slow(client, self.name, self.timeout)
+        warn_if_slow(link, self.name, self.timeout)
 
 
 class FileBudget(SharedBudget):
