@@ -261,7 +261,8 @@ class SharedBreaker(Shared, Breaker):
         rules = self.failures, self.successes, milliseconds(self.open_for), self.probes
         about = "" if ticket is None else int(ticket), slot, packed(text), *rules, milliseconds(self.ttl)
         request = action, *about, " ".join(releases)
-        return self._ask(request, answered, otherwise, lambda: self._release(slot))
+        lost = partial(self._release, slot)
+        return self._result_of(self._ask(request, self._patience(), answered, otherwise, lost))
 
     def _learn(self, remote: RemoteState, number: int, released: tuple[str, ...]) -> None:
         """Copy an answer to the local circuit, unless something later is known already.

@@ -122,7 +122,8 @@ class SharedBudget(Shared, Budget):
                 self._local._keep(gain)
             return otherwise()
 
-        return self._ask((self.capacity, gain, cost, needed, self.ttl), learn, go_on_here)
+        request = self.capacity, gain, cost, needed, self.ttl
+        return self._result_of(self._ask(request, self._patience(), learn, go_on_here))
 
     def _read(self, answer: Any) -> tuple[float, float]:
         """Return what was taken and what is left, as numbers."""

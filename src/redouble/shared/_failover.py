@@ -22,7 +22,7 @@ from ..events import BackendChanged, emit, wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Coroutine, Generator, Iterable
     from datetime import timedelta
     from typing import Any
 
@@ -110,19 +110,8 @@ class Shared(Guard):
         """Return what needs no store: as an awaitable if the client is async."""
         return Ready(function) if self.is_async else function()
 
-    def _ask(
-        self,
-        request: Request,
-        answered: Callable[[Any], Any],
-        otherwise: Callable[[], Any],
-        lost: Callable[[], None] = nothing,
-    ) -> Any:
-        """Send a request and return ``answered(answer)``; while the store is down, ``otherwise()``.
-
-        ``lost`` is called if the request was sent and its effect is unknown: it failed, took too long, or the
-        caller was interrupted.
-        """
-        asking = self._round_trip(request, self._patience(), answered, otherwise, lost)
+    def _result_of(self, asking: Coroutine[Any, Any, Any]) -> Any:
+        """Return what a request returns: as an awaitable if the client is async."""
         return asking if self.is_async else run_now(asking)
 
     def _patience(self) -> float:
@@ -131,15 +120,20 @@ class Shared(Guard):
         left = shorter(time_given.get(), None if around is None else time_left(around))
         return self.timeout if left is None else min(self.timeout, left * _PART)
 
-    async def _round_trip(
+    async def _ask(
         self,
         request: Request,
         patience: float,
         answered: Callable[[Any], Any],
         otherwise: Callable[[], Any],
-        lost: Callable[[], None],
+        lost: Callable[[], None] = nothing,
     ) -> Any:
-        """Send a request, if the store may be asked, and note how that went; see `_ask`."""
+        """Send a request and return ``answered(answer)``; while the store is down, ``otherwise()``.
+
+        ``patience`` is what `_patience` returned when the request was made, which may be awaited elsewhere.
+        ``lost`` is called if the request was sent and its effect is unknown: it failed, took too long, or the
+        caller was interrupted.
+        """
         proving = self._may_ask(patience)
         if proving is None:
             return otherwise()
@@ -179,8 +173,6 @@ class Shared(Guard):
 
         While the store is down, one caller at a time tries it, once per ``retry_interval``.
         """
-        if self.available:
-            return False
         now = self._now()
         hurried = patience < self.timeout and not self._link.can_cancel
         longer = _LEFT_TO_OTHERS * self.retry_interval if hurried else 0.0
@@ -194,8 +186,6 @@ class Shared(Guard):
 
     def _settle(self, proving: bool, began: float, failure: Failure | None, cut: bool) -> None:
         """Note whether the store has answered. Emit an event on a change, without the lock."""
-        if failure is None and not proving and self._silent_since is None:
-            return
         now = self._now()
         kind, message, dropped = failure or (None, None, False)
         with self._lock:
