@@ -16,7 +16,6 @@ from functools import partial
 
 from .._base import checks as check
 from .._base.callables import ASYNC_GENERATOR, GENERATOR, flavour
-from .._base.checks import whole
 from .._base.json_safe import Masking, escape_surrogates, masked
 from .._base.log_once import call_back
 from .._base.masking import is_secret, masked_text
@@ -120,7 +119,7 @@ class DeadLetters:
         self.ttl: float | None = check.optional(check.some_seconds)("ttl", ttl)
         self.max_rows = _whole_or_none("max_rows", max_rows)
         self.max_bytes = _whole_or_none("max_bytes", max_bytes)
-        self.payload_limit = whole("payload_limit", payload_limit, at_least=0)
+        self.payload_limit = check.whole("payload_limit", payload_limit, at_least=0)
         self.owner: str | None = check.optional(check.text)("owner", owner)
         self.listeners = check.listeners("listeners", listeners)
         self._mask, self._masking = mask, _masking(mask)
@@ -249,7 +248,7 @@ class DeadLetters:
         ...     ids = [letters.put(payload=number).id for number in range(3)]
         default has 2
         """
-        least = whole("threshold", threshold, at_least=1)
+        least = check.whole("threshold", threshold, at_least=1)
         self._watchers.append((self._queue(queue), least, check.sync_function("callback", callback)))
 
     # Reading
@@ -274,7 +273,7 @@ class DeadLetters:
         [1]
         """
         state = check.optional(check.one_of(*STATES))("state", state)
-        limit = whole("limit", limit, at_least=0)
+        limit = check.whole("limit", limit, at_least=0)
         name = self._queue(queue)
         return self.store.list(name, now=self._now(), state=state, limit=limit, after=after or "")
 
@@ -450,7 +449,7 @@ def _queue_name(field: str, value: Any) -> str:
 
 def _whole_or_none(name: str, value: Any) -> int | None:
     """Return a whole number of at least 1, or ``None`` for no limit."""
-    return None if value is None else whole(name, value, at_least=1)
+    return None if value is None else check.whole(name, value, at_least=1)
 
 
 def _masking(mask: Any) -> Masking:

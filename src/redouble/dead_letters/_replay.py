@@ -123,9 +123,6 @@ async def _replay(run: Replay, call: Callable[[DeadLetter], Any], *, is_async: b
                 failure = error
             await do(run.done, letter, failure)
             run.notify()
-    except _NotAwaited:
-        run.end()
-        raise
     except BaseException as error:
         if not is_async:
             run.end(error)
@@ -323,7 +320,7 @@ class Replay:
         if letter is None:
             return
         try:
-            if error is None or isinstance(error, (Exception, KeyboardInterrupt)):
+            if error is None or isinstance(error, (Exception, KeyboardInterrupt, _NotAwaited)):
                 self.store.release(letter.id, owner=self._owner, count=False)
             else:
                 self.done(letter, error)
