@@ -143,7 +143,7 @@ class Event(Record):
     _level = _INFO
     _text = ""
     # Set while listeners run: see `emit`.
-    _during: ClassVar[During | None] = None
+    _during: ClassVar[During] = _UNKNOWN
 
     def __init__(
         self,
@@ -177,20 +177,19 @@ class Event(Record):
     @property
     def error(self) -> BaseException | None:
         """The exception that ``error_type`` names, while listeners run; ``None`` for a rejected result."""
-        during = self._during
-        return None if during is None else during[0]
+        return self._during[0]
 
     @property
     def args(self) -> tuple[Any, ...] | None:
         """The positional arguments of the call, while listeners run; empty in a block."""
-        during = self._during
-        return None if during is None or during[1] is None else during[1].args
+        call = self._during[1]
+        return None if call is None else call.args
 
     @property
     def kwargs(self) -> Mapping[str, Any] | None:
         """The keyword arguments of the call, read-only, while listeners run; empty in a block."""
-        during = self._during
-        return None if during is None or during[1] is None else MappingProxyType(during[1].kwargs)
+        call = self._during[1]
+        return None if call is None else MappingProxyType(call.kwargs)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as a plain dict.
@@ -485,7 +484,7 @@ def emit(
     *,
     logged: bool = True,
     logger: Any = None,
-    during: During | None = None,
+    during: During = _UNKNOWN,
 ) -> None:
     """Call those listeners in order, then all subscribers, then log the event.
 
@@ -500,13 +499,12 @@ def emit(
 
 
 def tell(
-    event: Event, listeners: tuple[Listener, ...], during: During | None = None, logger: Any = None
+    event: Event, listeners: tuple[Listener, ...], during: During = _UNKNOWN, logger: Any = None
 ) -> None:
     """Call these listeners in order, without subscribers; then log the event, if there is a logger."""
     carried = vars(event)
     try:
-        if during is not None:
-            carried["_during"] = during
+        carried["_during"] = during
         if _correlators:
             # Before a listener has seen the event.
             carried["correlation"] = MappingProxyType(correlated())
@@ -617,7 +615,7 @@ def log(logger: Any, event: Event, level: int | None = None, template: str | Non
 
 def record_fields(event: Event) -> dict[str, Any]:
     """Return the fields of an event for a log record: plain values, without secrets."""
-    _, call, _ = event._during or _UNKNOWN
+    call = event._during[1]
     message, masking = event.error_message, None if call is None else call.masking
     fields = {
         "policy": event.name,
@@ -637,7 +635,7 @@ def record_fields(event: Event) -> dict[str, Any]:
 
 def template_words(event: Event, fields: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of the template of an event: the fields of its record, and texts made of them."""
-    _, call, why = event._during or _UNKNOWN
+    _, call, why = event._during
     error = one_line(fields["error_type"] or "", fields["error_message"] or "")
     number = event.attempt
     if call is None:

@@ -52,8 +52,8 @@ class log_to(Record):  # noqa: N801 - used like a function
             level = level.get(type(event))
             if level is None:
                 return
-        during = event._during
-        if during and during[1] and not during[1].logged and isinstance(event, (GaveUp, Expired)):
+        call = event._during[1]
+        if call and not call.logged and isinstance(event, (GaveUp, Expired)):
             return  # raised at its first failure: the caller has the error
         logger = logger_for(self.logger, event._level if level is None else level)
         if logger is not None:
