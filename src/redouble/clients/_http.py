@@ -13,7 +13,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 
 from .._base import checks as check
-from .._base.log_once import warn_once
+from .._base.log_once import shielded, warn_once
 from .._engine.decorate import chosen
 from .._engine.first import wrap, wrap_async
 from .._engine.note import history, passed_to
@@ -163,10 +163,7 @@ class HttpClient:
         try:
             unread, left = self._unread(failure)
             if unread is not None:
-                try:
-                    self.discard(unread, left)
-                except Exception as error:  # noqa: BLE001 - it must not replace the error of the call
-                    self._not_closed(error, args)
+                shielded(self, self._not_closed(args), self.discard, unread, left)
             return self.finish(failure, *args)
         finally:
             del failure  # which would hold itself in the frames that it goes through
@@ -185,10 +182,7 @@ class HttpClient:
         try:
             unread, left = self._unread(failure)
             if unread is not None:
-                try:
-                    await self.discard(unread, left)
-                except Exception as error:  # noqa: BLE001 - as above
-                    self._not_closed(error, args)
+                await shielded_async(self, self._not_closed(args), self.discard(unread, left))
             return self.finish(failure, *args)
         finally:
             del failure
@@ -313,9 +307,9 @@ class HttpClient:
             return cause.result, 0.0 if type(error) is DeadlineExceeded else None
         return None, None
 
-    def _not_closed(self, error: Exception, args: Any) -> None:
-        """Log once that a response could not be closed: the error of the call is raised all the same."""
-        warn_once(self, f"closing a response of {self.name_of(*args)} failed", error)
+    def _not_closed(self, args: Any) -> str:
+        """Return the warning about a response that cannot be closed: the error of the call is raised."""
+        return f"closing a response of {self.name_of(*args)} failed"
 
     def mark(self, response: Any, error: RedoubleError, *args: Any) -> None:
         """Put the note of the call on its last response: `history` and enclosing calls read it there."""
@@ -435,6 +429,14 @@ def _hosts(hosts: Iterable[str]) -> frozenset[str] | None:
     if isinstance(hosts, str):
         raise TypeError(f"propagate_to must be a list of host names, got {hosts!r}; write [{hosts!r}]")
     return frozenset(host.lower() for host in hosts) or None
+
+
+async def shielded_async(source: object, text: str, awaitable: Any) -> None:
+    """Await; if that raises, log the error once with ``text``, as `shielded` does."""
+    try:
+        await awaitable
+    except Exception as error:  # noqa: BLE001 - it must not replace the error of the call
+        warn_once(source, text, error)
 
 
 def as_type(expected: type[Any], error: BaseException) -> Any:

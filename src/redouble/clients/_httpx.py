@@ -10,12 +10,11 @@ import anyio
 from .._base.log_once import shielded, warn_once
 from .._engine.note import history
 from ..context import shorter
-from ._http import DRAIN_TIME, NO_REWIND, HttpClient, is_short, position_of, used_up
+from ._http import DRAIN_TIME, NO_REWIND, HttpClient, is_short, position_of, shielded_async, used_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import TracebackType
     from typing import Any, ClassVar, Self
 
     from typing_extensions import Unpack
@@ -180,14 +179,7 @@ class AsyncHttpx(Httpx):
     def clean_up(self, error: BaseException) -> Any:
         """As for a client that is not async; closing the connections is to be awaited."""
         closing = super().clean_up(error)
-        return None if closing is None else self._close(closing)
-
-    async def _close(self, closing: Any) -> None:
-        """Close connections. An error of that is logged, and must not replace that of the attempt."""
-        try:
-            await closing
-        except Exception as error:  # noqa: BLE001 - as above
-            warn_once(self, _NOT_CLEANED, error)
+        return None if closing is None else shielded_async(self, _NOT_CLEANED, closing)
 
     async def discard(self, result: Any, left: float | None) -> Any:
         """Read a short body for at most `DRAIN_TIME`, and close the response."""
@@ -249,13 +241,8 @@ class SyncTransport(Transport[Inner], Generic[Inner, Request, Response]):
         self._transport.__enter__()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        self._transport.__exit__(exc_type, exc_value, traceback)
+    def __exit__(self, *error: Any, **named: Any) -> None:
+        self._transport.__exit__(*error, **named)
 
 
 class AsyncTransport(Transport[Inner], Generic[Inner, Request, Response]):
@@ -275,10 +262,5 @@ class AsyncTransport(Transport[Inner], Generic[Inner, Request, Response]):
         await self._transport.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        await self._transport.__aexit__(exc_type, exc_value, traceback)
+    async def __aexit__(self, *error: Any, **named: Any) -> None:
+        await self._transport.__aexit__(*error, **named)
