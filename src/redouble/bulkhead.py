@@ -203,11 +203,8 @@ class Bulkhead(Gate):
         waiter = TaskWaiter()
         try:
             if self._enqueue(waiter):
-                if patience == INF:
+                with time_limit(None if patience == INF else patience):
                     await waiter.wait()
-                else:
-                    with time_limit(patience):
-                        await waiter.wait()
             return self._dequeue(waiter)
         except BaseException:
             self._abandon(waiter)
