@@ -57,18 +57,15 @@ class _RecordType(type):
         annotations: dict[str, str] = {}
         for base in reversed(cls.__mro__):
             annotations |= vars(base).get("__annotations__", {})
-        kinds: dict[str, Any] = dict.fromkeys(cls._fields, Parameter.KEYWORD_ONLY)
-        kinds |= dict.fromkeys(cls._positional, Parameter.POSITIONAL_OR_KEYWORD)
-        parameters = [
-            Parameter(
-                field,
-                kinds[field],
-                default=cls._defaults.get(field, Parameter.empty),
-                annotation=annotations[field],
-            )
-            for field in sorted(cls._fields, key=kinds.__getitem__)
-        ]
-        return Signature(parameters)
+
+        def parameter(field: str) -> Parameter:
+            by_position = field in cls._positional
+            kind = Parameter.POSITIONAL_OR_KEYWORD if by_position else Parameter.KEYWORD_ONLY
+            default = cls._defaults.get(field, Parameter.empty)
+            return Parameter(field, kind, default=default, annotation=annotations[field])
+
+        # A signature has the parameters that may be given by position first.
+        return Signature([parameter(field) for field in dict.fromkeys((*cls._positional, *cls._fields))])
 
 
 @dataclass_transform(frozen_default=True)
