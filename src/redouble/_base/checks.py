@@ -68,12 +68,10 @@ def whole(name: str, value: Any, *, at_least: int | None) -> int:
         return value
     if isinstance(value, bool):
         raise ValueError(f"{name} must be a whole number, not a bool, got {value!r}")
-    if _has(value, "__index__"):
-        result: int = value.__index__()
-    elif _has(value, "__float__"):
-        raise ValueError(f"{name} must be a whole number, got {value!r}")
-    else:
-        raise TypeError(f"{name} must be a whole number, got {value!r}")
+    if not _has(value, "__index__"):
+        kind = ValueError if _has(value, "__float__") else TypeError
+        raise kind(f"{name} must be a whole number, got {value!r}")
+    result: int = value.__index__()
     if at_least is not None and result < at_least:
         hint = " (the first call counts)" if name == "attempts" else ""
         raise ValueError(f"{name} must be at least {at_least}{hint}, got {value!r}")
