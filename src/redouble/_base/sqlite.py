@@ -131,7 +131,7 @@ class SQLiteFile:
         try:
             if not mine:
                 raise BlockingIOError("another thread of this process is waiting for it")
-            return self._retry_while_busy(work, args, begin, until)
+            return self._retry_while_busy(lambda connection: work(connection, *args), begin, until)
         finally:
             if mine:
                 turn.release()
@@ -144,9 +144,7 @@ class SQLiteFile:
     def __del__(self) -> None:
         self._disconnect()
 
-    def _retry_while_busy(
-        self, work: Callable[..., T], args: tuple[Any, ...], begin: str | None, until: float
-    ) -> T:
+    def _retry_while_busy(self, work: Callable[[Connection], T], begin: str | None, until: float) -> T:
         """Try a transaction until the file is not locked, with a short sleep between two tries.
 
         SQLite's own waiting is not used: it would hold the lock that a fork waits for.
@@ -155,7 +153,7 @@ class SQLiteFile:
         while True:
             [_] = map(self._lock.acquire, (True,))  # by unpacking, as above
             try:
-                return self._run(work, args, begin)
+                return self._run(work, begin)
             except Exception as error:
                 # Waits are counted, too: a test may have stopped the clock.
                 if not is_busy(error) or left <= 0.0 or real_now() >= until:
@@ -166,7 +164,7 @@ class SQLiteFile:
             left -= pause
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _run(self, work: Callable[..., T], args: tuple[Any, ...], begin: str | None) -> T:
+    def _run(self, work: Callable[[Connection], T], begin: str | None) -> T:
         """Try a transaction once: return what ``work`` returns, after a commit.
 
         Any error, an interrupt too, closes the connection, which rolls back. If the file was moved or deleted
@@ -175,9 +173,9 @@ class SQLiteFile:
         try:
             connection = self._connected()
             if begin is None:
-                return work(connection, *args)
+                return work(connection)
             connection.execute(begin)
-            result = work(connection, *args)
+            result = work(connection)
             connection.execute("COMMIT")
         except BaseException as error:
             # Closing rolls back, also after an interrupt at any point. A transaction that could not begin
@@ -391,9 +389,8 @@ def is_busy(error: object) -> bool:
     >>> is_busy(BlockingIOError()), is_busy(OSError())
     (True, False)
     """
-    return isinstance(error, BlockingIOError) or error_code(error).startswith(
-        ("SQLITE_BUSY", "SQLITE_LOCKED")
-    )
+    is_locked = error_code(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+    return is_locked or isinstance(error, BlockingIOError)
 
 
 def is_full(error: object) -> bool:

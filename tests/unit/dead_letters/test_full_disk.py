@@ -31,11 +31,11 @@ def without_room(letters, monkeypatch):
     run = _base_sqlite.SQLiteFile._run
     reserve = Path(letters.store.name + "-reserve")
 
-    def limited(self, work, args, begin):
+    def limited(self, work, begin):
         if begin == "BEGIN IMMEDIATE" and reserve.exists():
             happened.append("full")
             raise full()
-        return run(self, work, args, begin)
+        return run(self, work, begin)
 
     for payload in "abc":
         letters.put(payload=payload)
