@@ -486,9 +486,6 @@ def _policy_for(policy: Any, handler: Any) -> Policy:
             "policy must have no fallback for a replay: letters that it answers for would be deleted; "
             "handle them in the handler"
         )
-    fields: Any = {"name": policy.name or name_of(handler)}
-    if not policy.idempotency_key:
-        fields["idempotency_key"] = True
-    if policy.dead_letters is not None:
-        fields |= {"dead_letters": None, "payload": None}  # the letter is stored already
-    return policy.replace(**fields)
+    name, key = policy.name or name_of(handler), policy.idempotency_key or True
+    # The letter is stored already.
+    return policy.replace(name=name, idempotency_key=key, dead_letters=None, payload=None)

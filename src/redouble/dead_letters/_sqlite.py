@@ -148,9 +148,8 @@ class SqliteStore(Store):
         done = "DELETE FROM letters WHERE id = ? AND leased_by = ? AND puts = ?"
 
         def work(connection: Connection) -> bool:
-            return _changes(connection, done, letter.id, owner, letter.puts) or _changes(
-                connection, _RELEASE, 1, None, False, letter.id, owner
-            )
+            deleted = _changes(connection, done, letter.id, owner, letter.puts)
+            return deleted or _changes(connection, _RELEASE, 1, None, False, letter.id, owner)
 
         return self._relieve(work)
 
@@ -301,14 +300,10 @@ def _make_reserve(path: str) -> None:
         handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     except OSError:  # it exists already
         return
-    try:
-        written = os.write(handle, os.urandom(_RESERVE))
-    except OSError:
-        written = 0
-    finally:
-        os.close(handle)
-    if written < _RESERVE:
-        release_reserve(path)
+    with os.fdopen(handle, "wb"), suppress(OSError):
+        if os.write(handle, os.urandom(_RESERVE)) == _RESERVE:
+            return
+    release_reserve(path)
 
 
 def is_scarce(path: str) -> bool:
