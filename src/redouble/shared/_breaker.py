@@ -82,6 +82,8 @@ class RemoteState:
 class SharedBreaker(Shared, Breaker):
     """A breaker in any store. Subclasses add the link to it."""
 
+    _read = RemoteState
+
     def __init__(self, local: CircuitBreaker, failures: int) -> None:
         super().__init__(local.name, local._clock)
         self._local = local
@@ -297,10 +299,6 @@ class SharedBreaker(Shared, Breaker):
             self._ask_at = -INF
             if slot:
                 self._pending_releases = (*self._pending_releases, slot)[-_REMEMBERED:]
-
-    def _read(self, answer: Any) -> RemoteState:
-        """Return an answer of the store as a state."""
-        return RemoteState(answer)
 
     def _after_fork(self) -> None:
         """Ask the store again in a forked child, and leave releases to the parent."""
