@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 COUNTED = [page for page in DOCS.rglob("*.md") if not {"development", "clients"} & set(page.parts)]
 NAMES = {page.relative_to(ROOT).as_posix(): page for page in PAGES}
 COLUMNS = 88
-# Pages that still have wider lines. Shorten them, and take the page off the list.
-STILL_WIDE = {
-    "docs/development/index.md",
-    "docs/how-to/observe-retries.md",
-}
 
 
 def words(text: str) -> int:
@@ -46,6 +41,6 @@ def test_words_of_code_blocks_and_marks_of_tables_are_not_counted() -> None:
     assert words("| two words |\n|---|\n\n```python\nprint(1)\n```\n\nIt's `one` 3\n") == 4
 
 
-@pytest.mark.parametrize("page", sorted(set(NAMES) - STILL_WIDE))
+@pytest.mark.parametrize("page", sorted(NAMES))
 def test_code_on_a_page_has_at_most_88_columns(page: str) -> None:
     assert too_wide(NAMES[page]) == []
