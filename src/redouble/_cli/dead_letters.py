@@ -31,7 +31,6 @@ from .letters import (
 from .output import (
     FAILURE,
     INCOMPLETE,
-    USAGE,
     CommandError,
     Parser,
     command_parser,
@@ -182,7 +181,7 @@ def _redis(options: Any) -> RedisStore:
         return RedisStore(client, options.redis_key)
     except ValueError as error:
         text = "--redis must be a URL such as redis://localhost:6379/0, rediss://host or unix:///path"
-        raise CommandError(str(error) if str(error).startswith("key ") else text, USAGE) from error
+        raise CommandError(str(error) if str(error).startswith("key ") else text) from error
 
 
 # Subcommands
@@ -275,8 +274,7 @@ def _purge(letters: DeadLetters, options: Any) -> int | None:
     if not (options.yes or options.dry_run or can_ask):
         raise CommandError(
             "purge deletes letters, and there is no terminal to ask: "
-            "add --yes to delete them, or --dry-run to list them",
-            USAGE,
+            "add --yes to delete them, or --dry-run to list them"
         )
     if options.dry_run or not options.yes:
         old = [letter for letter in selected(letters, options) if letter.state != "leased"]

@@ -19,17 +19,7 @@ from ..classify import explain as evidence_of
 from ..events import Reason
 from .failures import NOTE, HTTPResponse, Reader
 from .options import add_policy_flags, policy_of
-from .output import (
-    DONE,
-    INCOMPLETE,
-    USAGE,
-    CommandError,
-    command_parser,
-    print_text,
-    text_width,
-    to_json,
-    wrap_text,
-)
+from .output import DONE, INCOMPLETE, CommandError, command_parser, print_text, text_width, to_json, wrap_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,7 +81,7 @@ def explain(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="as a JSON object on one line")
     add_policy_flags(parser)
     options: Any = parser.parse_args(arguments)
-    policy = policy_of(options, status=USAGE)
+    policy = policy_of(options)
     headers = dict(_header(text) for text in options.header)
     text = " ".join(options.failure).strip()
     imports: bool | None = options.imports
@@ -111,7 +101,7 @@ def _header(text: str) -> tuple[str, str]:
     """Return name and value of a header; raise `CommandError` with status 2 if it has no name."""
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
-        raise CommandError(f'--header must be written as "Name: value", got {text!r}', USAGE)
+        raise CommandError(f'--header must be written as "Name: value", got {text!r}')
     return name.strip(), value.strip()
 
 
@@ -122,7 +112,7 @@ def _stdin() -> str:
     text = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
     if not text.strip():
         raise CommandError(
-            'no failure was given: name one, such as "explain 503", or send a traceback on stdin', USAGE
+            'no failure was given: name one, such as "explain 503", or send a traceback on stdin'
         )
     return text
 

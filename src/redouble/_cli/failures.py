@@ -13,7 +13,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 
 from ..classify import class_info
-from .output import USAGE, CommandError
+from .output import CommandError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,8 +96,7 @@ class Reader:
         if not chain:
             raise CommandError(
                 f"no failure recognised in {said[:60]!r}: give a status, a class such as TimeoutError or "
-                "httpx.ReadTimeout, or a Python traceback",
-                USAGE,
+                "httpx.ReadTimeout, or a Python traceback"
             )
         return self._last_of(chain)
 
@@ -149,7 +148,7 @@ class Reader:
         if isinstance(known, type) and issubclass(known, BaseException):
             return known, ""
         if known is not None:
-            raise CommandError(f"{name} is not an exception class", USAGE)
+            raise CommandError(f"{name} is not an exception class")
         made: Any = type(last, (Exception,), {"__module__": module or "__main__"})
         if self._imports is None and not remark and class_info(made).open:
             remark = (
@@ -194,7 +193,7 @@ def _blank(cls: type[BaseException], text: str) -> Any:
     base: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
     if issubclass(base, BaseExceptionGroup):
         raise CommandError(
-            f"{cls.__name__} is a group: it is retried if every error in it is. Explain those errors", USAGE
+            f"{cls.__name__} is a group: it is retried if every error in it is. Explain those errors"
         )
     number = _ERRNO.match(text)
     words: tuple[Any, ...] = (text,) if text else ()

@@ -14,7 +14,7 @@ from shutil import get_terminal_size
 
 from .._base.table import fit, safe, table
 from .._base.text import one_line
-from .output import CommandError, Parser, print_text, seconds, text_width, to_json
+from .output import INCOMPLETE, CommandError, Parser, print_text, seconds, text_width, to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,11 +118,11 @@ def find(letters: DeadLetters, beginning: str) -> DeadLetter:
     ]
     if len(found) == 1:
         return found[0]
-    raise CommandError(
-        f"more than one letter has an id that begins with {beginning}: give more of it"
-        if found
-        else f"there is no letter with the id {beginning}"
-    )
+    if found:
+        text = f"more than one letter has an id that begins with {beginning}: give more of it"
+    else:
+        text = f"there is no letter with the id {beginning}"
+    raise CommandError(text, INCOMPLETE)
 
 
 # Printing

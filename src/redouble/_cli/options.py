@@ -9,7 +9,7 @@ from __future__ import annotations
 from .. import backoff
 from .._policy.config import read_mapping
 from ..policy import Policy
-from .output import CommandError
+from .output import USAGE, CommandError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def add_policy_flags(parser: ArgumentParser) -> None:
         group.add_argument(f"--{field.replace('_', '-')}", metavar=metavar, help=text)
 
 
-def policy_of(options: Any, policy: Policy | None = None, *, status: int, **fields: Any) -> Policy:
+def policy_of(options: Any, policy: Policy | None = None, *, status: int = USAGE, **fields: Any) -> Policy:
     """Return a policy with the options and ``fields`` set.
 
     ``policy`` has the values of options that are not given. Raise `CommandError` with ``status`` for a wrong

@@ -30,10 +30,10 @@ DONE, INCOMPLETE, USAGE, FAILURE, INTERRUPTED = 0, 1, 2, 3, 130
 class CommandError(Exception):
     """The command cannot do what was asked; `main` prints the message and exits with ``status``.
 
-    The message is for the user: one line that says what is wrong and what to do.
+    The message is for the user: one line that says what is wrong and what to do. Most errors are wrong usage.
     """
 
-    def __init__(self, message: str, status: int = INCOMPLETE) -> None:
+    def __init__(self, message: str, status: int = USAGE) -> None:
         super().__init__(message)
         self.status = status
 

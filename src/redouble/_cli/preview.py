@@ -15,17 +15,7 @@ from .._base.checks import INF
 from .._policy.describe import waits_at
 from ..policy import Policy
 from .options import add_policy_flags, policy_of
-from .output import (
-    USAGE,
-    CommandError,
-    Parser,
-    command_parser,
-    print_error,
-    print_text,
-    text_width,
-    to_json,
-    wrap_text,
-)
+from .output import CommandError, command_parser, print_error, print_text, text_width, to_json, wrap_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,17 +51,6 @@ def preview(arguments: Sequence[str]) -> None:
 
     Options override the fields of the file or the environment, which override the defaults.
     """
-    options: Any = _parser().parse_args(arguments)
-    policy = policy_of(options, _base_policy(options), status=USAGE)
-    figures = forecast(policy, options.seed)
-    if options.json:
-        print_text(to_json(figures))
-    else:
-        _print(figures)
-
-
-def _parser() -> Parser:
-    """Return the parser of the command."""
     parser = command_parser("preview", "Show the waits of a policy, one by one and in total.", _EPILOG)
     add_policy_flags(parser)
     source = parser.add_argument_group("source of the policy").add_mutually_exclusive_group()
@@ -80,7 +59,13 @@ def _parser() -> Parser:
     parser.add_argument("--table", metavar="NAME", help="table in the file, such as payments or tool.retry")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the random numbers (1)")
     parser.add_argument("--json", action="store_true", help="as a JSON object on one line")
-    return parser
+    options: Any = parser.parse_args(arguments)
+    policy = policy_of(options, _base_policy(options))
+    figures = forecast(policy, options.seed)
+    if options.json:
+        print_text(to_json(figures))
+    else:
+        _print(figures)
 
 
 # Reading the policy
@@ -92,7 +77,7 @@ def _base_policy(options: Any) -> Policy:
     Raise `CommandError` if the file cannot be read or a value is not valid.
     """
     if options.table is not None and options.file is None:
-        raise CommandError("--table names a table in a file: --file is missing", USAGE)
+        raise CommandError("--table names a table in a file: --file is missing")
     try:
         if options.file is not None:
             return Policy.from_mapping(_table(_read(options.file), options.table, options.file))
@@ -102,7 +87,7 @@ def _base_policy(options: Any) -> Policy:
                 print_error(f"no environment variable begins with {prefix}, so these are the defaults")
             return Policy.from_env(options.env)
     except (TypeError, ValueError) as error:
-        raise CommandError(f"{options.file or options.env}: {error}", USAGE) from error
+        raise CommandError(f"{options.file or options.env}: {error}") from error
     return Policy()
 
 
@@ -119,9 +104,9 @@ def _read(path: str) -> Any:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib is slow to import
             return parse(file.read())
     except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror}", USAGE) from error
+        raise CommandError(f"cannot read {path}: {error.strerror}") from error
     except RecursionError as error:
-        raise CommandError(f"{path} is nested too deeply to be read", USAGE) from error
+        raise CommandError(f"{path} is nested too deeply to be read") from error
 
 
 def _table(data: Any, name: str | None, path: str) -> Any:
@@ -132,10 +117,10 @@ def _table(data: Any, name: str | None, path: str) -> Any:
     """
     for part in name.split(".") if name else ():
         if not _is_table(data) or part not in data:
-            raise CommandError(f"there is no table {name} in {path}: there are {_tables(data)}", USAGE)
+            raise CommandError(f"there is no table {name} in {path}: there are {_tables(data)}")
         data = data[part]
     if name is None and _tables(data) != "none":
-        raise CommandError(f"{path} has tables: name one of them with --table ({_tables(data)})", USAGE)
+        raise CommandError(f"{path} has tables: name one of them with --table ({_tables(data)})")
     return data
 
 

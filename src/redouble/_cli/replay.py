@@ -13,7 +13,7 @@ from .._base.callables import ASYNC, SYNC, claims_async, flavour
 from .._base.table import safe
 from .._base.text import brief
 from ..policy import Policy
-from .output import INCOMPLETE, USAGE, CommandError, StatusLine, discard_output, print_error, to_json
+from .output import INCOMPLETE, CommandError, StatusLine, discard_output, print_error, to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def replay(
             else:
                 letters.replay(handler, Policy(attempts=options.attempts), **fields)
     except TypeError as error:  # not of the handler: its errors are stored
-        raise CommandError(f"{options.handler} returns an awaitable: use async def", USAGE) from error
+        raise CommandError(f"{options.handler} returns an awaitable: use async def") from error
     report.name_failures(letters)
     if total and where and not any(report.counts.values()):
         print_error(f"no waiting letter of the queue {letters.name} matches the options")
@@ -80,11 +80,11 @@ def _imported(name: str) -> Any:
             sys.path.insert(0, here)
         handler = resolve_name(name)
     except Exception as error:
-        raise CommandError(f"cannot import {name}: {brief(error)}", USAGE) from error
+        raise CommandError(f"cannot import {name}: {brief(error)}") from error
     if not callable(handler):
-        raise CommandError(f"{name} is not a function", USAGE)
+        raise CommandError(f"{name} is not a function")
     if flavour(handler) not in (SYNC, ASYNC):
-        raise CommandError(f"{name} is a generator: calling it would do nothing", USAGE)
+        raise CommandError(f"{name} is a generator: calling it would do nothing")
     return handler
 
 
