@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import simulate as models
 from .output import (
     FAILURE,
-    USAGE,
     CommandError,
     Parser,
     StatusLine,
@@ -194,7 +193,7 @@ def simulate(arguments: Sequence[str]) -> None:
     name, json, svg = options.pop("model"), options.pop("json"), options.pop("svg")
     set_program(f"simulate {name}")
     if json and svg == "-":
-        raise CommandError("--json and --svg - cannot both go to stdout: name a file for the chart", USAGE)
+        raise CommandError("--json and --svg - cannot both go to stdout: name a file for the chart")
     for_people = not json and svg != "-"
     path = None if svg == "-" else svg
     # Fail before the simulation, but keep an older chart until there is a new one. A named pipe is opened
@@ -232,15 +231,9 @@ def _parser() -> Parser:
             epilog=f"strategies:\n  {model.names}\n\ndefault:\n  {', '.join(model.selection)}\n\n{_STATUSES}",
             argument_default=SUPPRESS,
         )
-        made.add_argument(
-            "--strategy",
-            nargs="+",
-            action="extend",
-            type=model.strategy,
-            metavar="NAME",
-            help="strategies to compare (see below)",
-        )
-        for flag, how in (*model.options.items(), *_OF_ALL.items()):
+        text = "strategies to compare (see below)"
+        strategies = _value(model.strategy, text, "NAME", nargs="+", action="extend")
+        for flag, how in {"--strategy": strategies, **model.options, **_OF_ALL}.items():
             made.add_argument(flag, **how)
     return parser
 
@@ -269,6 +262,5 @@ def _write_chart(path: str, text: str, mode: str) -> None:
         with Path(path).open(mode, encoding="utf-8", newline="\n") as file:
             file.write(text)
     except (OSError, ValueError) as error:
-        raise CommandError(
-            f"cannot write {path}: {getattr(error, 'strerror', None) or error}", FAILURE
-        ) from error
+        reason = getattr(error, "strerror", None) or error
+        raise CommandError(f"cannot write {path}: {reason}", FAILURE) from error
