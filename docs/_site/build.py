@@ -22,6 +22,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,15 +43,29 @@ MODULES = sorted(
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 TRANSITION = re.compile(r"^ *(\w+) --> (\w+): (.+)$", re.MULTILINE)
 DIAGRAM = re.compile(r"^```mermaid\n(stateDiagram.*?)^```\n", re.DOTALL | re.MULTILINE)
-# Terms that people search for, by the page that answers them first.
+# Terms that people search for besides those of the map, by the page that answers them first.
 SEARCH_TERMS = {
-    "reference/what-is-retried.md": ["429", "503", "status", "SQLSTATE"],
-    "reference/breaker.md": ["breaker", "circuit breaker", "CircuitOpen"],
+    "reference/what-is-retried.md": [
+        *["404", "429", "500", "503"],
+        *["status", "SQLSTATE", "psycopg", "deadlock", "DNS"],
+    ],
+    "reference/breaker.md": ["circuit breaker", "CircuitOpen"],
     "reference/budget.md": ["retry budget"],
-    "reference/policy.md": ["timeout", "attempts"],
+    "reference/policy.md": ["timeout", "attempts", "max attempts", "max retries"],
+    "reference/backoff.md": ["exponential backoff"],
+    "reference/command-line.md": ["CLI"],
+    "reference/throttle.md": ["rate limit"],
+    "reference/clients/botocore.md": ["boto3"],
+    "reference/api-stability.md": ["version", "deprecation"],
+    "explanation/amplification.md": ["retry storm"],
+    "explanation/why-jitter.md": ["thundering herd"],
     "explanation/hints-and-deadlines.md": ["deadline", "Retry-After"],
-    "explanation/idempotency.md": ["POST", "Idempotency-Key"],
-    "faq.md": ["FAQ", "not retried"],
+    "explanation/idempotency.md": ["POST", "Idempotency-Key", "idempotency key"],
+    "how-to/test-code-that-retries.md": ["mock sleep", "test"],
+    "how-to/async.md": ["async", "cancel"],
+    "reference/retry.md": ["KeyboardInterrupt", "Ctrl-C"],
+    "installation.md": ["install"],
+    "faq.md": ["not retried", "turn off", "disable", "retry forever"],
 }
 FROM_ELSEWHERE = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"(?:https?:)?//[^\"]*\"")
 
@@ -96,7 +111,9 @@ def for_the_site(page: Path) -> str:
     described = front_matter(text)
     text = LINK.sub(lambda link: relinked(one_line(link), page), text)
     text = DIAGRAM.sub(lambda diagram: as_table(diagram[1]), text) + see_also(page)
-    return described + with_search_terms(text, SEARCH_TERMS.get(page.relative_to(DOCS).as_posix(), []))
+    place = page.relative_to(DOCS).as_posix()
+    terms = [*terms_of_the_map().get(place, []), *SEARCH_TERMS.get(place, [])]
+    return described + with_search_terms(text, terms)
 
 
 def one_line(link: re.Match[str]) -> re.Match[str]:
@@ -112,6 +129,21 @@ def front_matter(text: str) -> str:
     first = " ".join(LINK.sub(r"\g<text>", paragraphs[0]).split()) if paragraphs else ""
     first = textwrap.shorten(re.sub(r"[`*\\]", "", first), 155, placeholder=" ...")
     return f"---\nmyst:\n  html_meta:\n    description: {json.dumps(first)}\n---\n\n" if first else ""
+
+
+@cache
+def terms_of_the_map() -> dict[str, list[str]]:
+    """What ``docs/index.md`` calls each page, and what is in the cell before it."""
+    terms: dict[str, list[str]] = {}
+    for line in (DOCS / "index.md").read_text("utf-8").splitlines():
+        links = [link for link in LINK.finditer(line) if not link["target"].startswith("../")]
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        for link in links:
+            row = cells[0] if len(cells) == 2 and len(links) == 1 else ""
+            words = [word.strip() for word in f"{row},{link['text']}".split(",")]
+            found = terms.setdefault(link["target"], [])
+            found.extend(word for word in words if word and word not in found)
+    return terms
 
 
 def with_search_terms(text: str, terms: list[str]) -> str:

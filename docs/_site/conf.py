@@ -35,6 +35,7 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_js_files = ["copy.js"]
 html_favicon = "static/favicon.svg"
+html_search_scorer = str(Path(__file__).with_name("search.js"))
 html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False
