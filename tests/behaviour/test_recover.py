@@ -60,6 +60,13 @@ def test_the_recover_of_a_rule_replaces_that_of_the_policy(flavour, policy):
     assert (ours, theirs) == ([SLOW], [LOST])
 
 
+def test_the_recover_of_a_rule_does_not_run_for_a_later_failure_of_another_kind(flavour, policy):
+    theirs = []
+    guarded = policy.replace(rules={ConnectionResetError: Rule(recover=theirs.append)})
+    assert flavour.call(guarded, flavour.scripted(LOST, SLOW, "page")) == "page"
+    assert theirs == [LOST]
+
+
 def test_recover_goes_together_with_a_predicate(flavour, policy):
     seen = []
     guarded = policy.replace(on=lambda error: isinstance(error, KeyError), recover=seen.append)

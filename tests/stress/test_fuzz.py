@@ -104,7 +104,7 @@ def a_wait_past_the_deadline(patch: pytest.MonkeyPatch) -> str:
         if late and outcome.verdict and outcome.verdict.retry_after is None:
             wait = Wait()
             wait.delay = wait.previous = 0.5
-            wait.verdict = outcome.verdict
+            wait.verdict, wait.cost, wait.rule, wait.rule_key = outcome.verdict, 0.0, None, None
             return wait
         return outcome
 

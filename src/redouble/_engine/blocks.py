@@ -174,9 +174,9 @@ class BlockAttempt(Attempt):
         sent = self._outcome(error)
         if sent is None or self._call is None:
             return False
-        awaits, self._call.awaits = self._call.awaits, False
+        self._call.blocked = True
         step = advance(*sent)
-        self._call.awaits = awaits
+        self._call.blocked = False
         return self._settled(step, error)
 
     def _outcome(self, error: BaseException | None) -> tuple[Flow, Any] | None:

@@ -79,9 +79,11 @@ if TYPE_CHECKING:
     from ..context import AttemptContext, Key
     from ..events import Event
     from ..policy import Policy, Rule
-    from .decide import Client
     from .guarding import Report
     from .note import Entry, Note
+
+# Attempts above which a call is long, so that exception objects that are raised again matter.
+_SHORT = 10
 
 # Exception objects that are remembered, to recognise one that is raised again.
 _SEEN = 16
@@ -99,51 +101,73 @@ _trace: Any = BaseException.__dict__["__traceback__"]
 class Call:
     """The state of one call. Belongs to one thread or task.
 
-    Most calls keep most of these defaults, which are the class's own: making a call is a part of every
-    failure, and there may be a hundred thousand calls in backoff. So an attribute is set on the object only
-    if it differs, and exceptions are kept over a wait only if something may need them (`held`).
+    Making a call is a part of every failure, and there may be a hundred thousand calls in backoff. So what
+    every failure reads or sets is in slots, and the rest keeps the defaults of the class until it differs.
+    Exceptions are kept over a wait only if something may need them (`held`).
     """
 
+    __slots__ = (
+        "__dict__",
+        "args",
+        "at",
+        "attempt",
+        "begun",
+        "clock",
+        "ends",
+        "guards",
+        "held",
+        "in_task",
+        "kwargs",
+        "log",
+        "mark",
+        "name",
+        "outer",
+        "policy",
+        "previous",
+        "started",
+        "stepwise",
+        "verdict",
+        "waited",
+    )
+
     # What `decide` reads; see `Progress`.
-    attempt = 1
-    previous: float | None = None
-    ends: float | None = None
+    attempt: int
+    previous: float | None
+    ends: float | None
     limit = Progress.limit
     give_up_at: float | None = None
     outer_retrying = False
-    begun: float = INF
+    begun: float
     outside: int | None = None
     rule_failures: dict[Any, int] | None = None
+    guards: GuardPass | None
 
     # Whether it runs on an async driver.
-    in_task = False
-    # Whether that may await now: not while a plain ``with`` in an ``async for`` is left.
-    awaits = False
+    in_task: bool
+    # Whether that cannot await now: while a plain ``with`` in an ``async for`` is left.
+    blocked = False
     # Whether the flow yields SETTLED before a wait, as the drivers of blocks and generators need.
-    stepwise = False
-    guards: GuardPass | None = None
-    # The client library, in calls of `redouble.clients`: it knows the request, and how to close a response.
-    client: Client | None = None
+    stepwise: bool
     # Of a block whose running attempt was reset: reports of its success that must still be awaited.
     owed: list[Report] | None = None
+    # Whether a block was reset, as it may be for ever.
+    was_reset = False
     # When the call began; when it first failed, if nothing had to read the clock before.
-    started: float | None = None
+    started: float | None
     # The last reading of the clock.
-    at = 0.0
+    at: float
     # The sum of the waits that were made.
-    waited = 0.0
-    # The wait before the next attempt.
-    delay = 0.0
+    waited: float
     # The failed attempts, as text and numbers; see `note`.
-    log: tuple[Entry, ...] = ()
+    log: tuple[Entry, ...]
     # The verdict on the last failure.
-    verdict: Verdict | None = None
+    verdict: Verdict | None
     # The rule, or the policy, whose ``recover`` is called before the next attempt.
     recover: Rule | Policy | None = None
     # The keywords of the attempts to come, once a ``recover`` could have changed them.
     keywords: dict[str, Any] | None = None
     # The failure itself, kept over a wait that may end the call: recover, a limit, breaker or sleep.
-    held: Exception | None = None
+    held: Exception | None
     # The error that the call ends with.
     ending: Exception | None = None
     # Whether the fallback replaces that error.
@@ -158,15 +182,13 @@ class Call:
     inner: Note | None = None
     key: Key | None = None
     # The context by which all its attempts know whether it still runs.
-    mark: AttemptContext | None = None
+    mark: AttemptContext | None
     # The context of the enclosing call.
-    outer: AttemptContext | None = None
+    outer: AttemptContext | None
     # Its own deadline; `ends` is the first of this one and those of enclosing calls.
     _own_end: float | None = None
     # Requests to cancel its task that it has seen.
     cancels = 0
-    # Attempts above which the call is long, so that exception objects that are raised again matter.
-    short = 10
     _from_start = _repeated = False
     # Whether its events are logged: once something was retried or refused. A failure that is raised at once
     # is the caller's.
@@ -193,12 +215,13 @@ class Call:
         """
         self.policy = policy
         self.begun = begun
-        if awaits:
-            self.in_task = self.awaits = True
+        self.in_task = awaits
         self.name = policy.name or name
         self.args, self.kwargs = args, kwargs
+        self.attempt, self.at, self.waited, self.log, self.stepwise = 1, 0.0, 0.0, (), False
+        self.previous = self.ends = self.started = self.verdict = self.held = None
+        self.mark = self.outer = self.guards = None
         if policy._client is not None:
-            self.client = policy._client
             self.name = policy.name or policy._client.name_of(*args)
         if first is None:
             plain_clock = policy.clock is None and not _clock.fakes
@@ -222,13 +245,16 @@ class Call:
         self.outer = living(outer)
         # The first attempt sent the idempotency key of the enclosing call; so do the others.
         running = running_in(self.outer)
-        self.key = None if running is None else running[KEY]
+        if running is not None:
+            self.key = running[KEY]
         self._bind(self.clock())
 
     def _take_context(self, first: AttemptContext) -> None:
         """Take start, deadline and key from the context of the first attempt."""
         self.mark = first
-        self.started, self.key, self.outer = first[STARTED], first[KEY], first[OUTER]
+        self.started, self.outer = first[STARTED], first[OUTER]
+        if first[KEY] is not None:
+            self.key = first[KEY]
         self.ends = self._own_end = first[ENDS]
         self._from_start = self.started is not None
         self._limit_softly()
@@ -282,7 +308,7 @@ class Call:
 
         Asked before the wait, since listeners take time, and after it: no attempt starts after a limit.
         """
-        if self.ends is None and self.give_up_at is None:
+        if self.ends is None and self.policy.give_up_after is None:
             return True
         now = self.read_clock()
         end, reason, limit = self.ends, Reason.deadline, self.limit
@@ -320,13 +346,13 @@ class Call:
         All attempts of a call share the mark that says whether the call still runs: tasks and threads that
         outlive it see no context then.
         """
-        self.recover = None
-        if self.owed is not None:
+        if self.stepwise:
             self.owed = None
         number = self.attempt = self.attempt + 1
-        mark, log = self.mark, self.log
+        policy, mark, log = self.policy, self.mark, self.log
+        own_end = None if policy.deadline is None else self._own_end
         attempt = [
-            self.policy, self.clock, self.started, self._own_end, number, number, self.key,
+            policy, self.clock, self.started, own_end, number, number, self.key,
             log[-1][1:3] if log else None, self.outer, True if mark is None else mark,
         ]  # fmt: skip
         if mark is None:
@@ -334,8 +360,13 @@ class Call:
         self.begun = written.latest
         return attempt
 
-    def settle(self, outcome: Wait | Stop, failure: Any) -> bool:
-        """Record what was decided, and announce it. Return whether there will be another attempt.
+    @property
+    def awaits(self) -> bool:
+        """Return whether its driver may await now."""
+        return self.in_task and not self.blocked
+
+    def settle(self, outcome: Wait | Stop, failure: Any) -> float | None:
+        """Record what was decided, and announce it. Return the wait before the next attempt, or ``None``.
 
         The failure becomes a line of text in the log. The exception itself is kept over the wait only where
         it may still be needed: as the cause of `DeadlineExceeded`, as the argument of ``recover``, or to be
@@ -351,13 +382,14 @@ class Call:
                 kind = Expired if expired else GaveUp
                 self.announce(kind, reason=outcome.reason, error=failure, why=outcome.why)
             self._stop(outcome, failure)
-            return False
-        self.delay, self.previous = outcome.delay, outcome.previous
+            return None
+        self.previous = outcome.previous
         self.log = record(self.log, self.attempt, failure, outcome.delay, self.begun)
-        if policy.recover is not None:
-            self.recover = policy
-        if outcome.rule is not None:
-            self._apply(outcome.rule, outcome.rule_key)
+        # A rule's `recover` is for its own failures only.
+        if policy.recover is not None or outcome.rule is not None or self.rule_failures is not None:
+            self.recover = None if policy.recover is None else policy
+            if outcome.rule is not None:
+                self._apply(outcome.rule, outcome.rule_key)
         if heard:
             self.announce(Retrying, delay=outcome.delay, error=failure)
         guards = self.guards
@@ -367,18 +399,19 @@ class Call:
         if (
             policy.sleep is not None
             or self.ends is not None
-            or self.give_up_at is not None
+            or policy.give_up_after is not None
             or self.recover is not None
             or (guards is not None and guards.breaker is not None)
-            or self.owed is not None
+            or (self.stepwise and self.owed is not None)
         ):
             if type(failure) is RejectedResult:
                 message = f"a result of {self.name} was refused: {self.line(failure.reason)}"
                 failure = ResultRejected(message, result=failure.result, attempts=self.attempt)
             self.held = failure
-        if self.attempt > self.short and type(failure) is not RejectedResult:
+        long = self.attempt > _SHORT or (self.stepwise and self.was_reset)
+        if long and type(failure) is not RejectedResult:
             self._forget_frames(failure)
-        return True
+        return outcome.delay
 
     def _apply(self, rule: Rule, key: Any) -> None:
         """Count a failure for its rule, whose ``recover`` replaces the policy's."""
@@ -426,7 +459,7 @@ class Call:
         self.previous = self.rule_failures = self.verdict = self.started = None
         self.logged = False
         self._from_start = True
-        self.short = 0  # a block may be reset for ever
+        self.was_reset = True
         self.read_clock()
         self._limit_softly()
 

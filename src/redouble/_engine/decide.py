@@ -116,8 +116,7 @@ class Progress:
     rule_failures: dict[Any, int] | None = None
     # The guards to ask.
     guards: GuardPass | None = None
-    # The client library that sends the request, and the arguments that it was given.
-    client: Client | None = None
+    # The arguments of the call.
     args: tuple[Any, ...] = ()
 
     def __init__(self, attempt: int = 1, **others: Any) -> None:
@@ -129,15 +128,17 @@ class Progress:
 class Wait:
     """Make another attempt after ``delay`` seconds."""
 
-    # Without an __init__: one is made after every failure.
+    __slots__ = ("cost", "delay", "previous", "rule", "rule_key", "verdict")
+
+    # Without an __init__: one is made after every failure, by `decide`.
     delay: float
     # For the next decision: the backoff's own delay, whatever a server asked for, at least ``base``.
     previous: float
     verdict: Verdict
     # What the budget has taken for it.
-    cost = 0.0
-    rule: Rule | None = None
-    rule_key: Any = None
+    cost: float
+    rule: Rule | None
+    rule_key: Any
 
 
 class Stop:
@@ -173,7 +174,7 @@ def decide(policy: Policy, progress: State, failure: Any, now: float) -> Wait | 
             return Stop(Reason.not_retryable, f"not retryable ({found.reason or found.cause})", found)
         if progress.begun < written.latest and (inner := _stopped(policy, progress, failure, rule)):
             return Stop(Reason.already_retried, inner, found)
-        if (plain is None or not policy.idempotent or progress.client is not None) and (
+        if (plain is None or not policy.idempotent or policy._client is not None) and (
             unsafe := _unsafe_to_repeat(policy, progress, failure, found, rule)
         ):
             return Stop(Reason.not_idempotent, unsafe, found)
@@ -187,7 +188,7 @@ def decide(policy: Policy, progress: State, failure: Any, now: float) -> Wait | 
             asked = f"the server asked for a wait of {hint:.1f} s, above the {limit}"
             return Stop(Reason.retry_after, asked, found)
         wait = Wait()
-        wait.verdict = found
+        wait.verdict, wait.cost, wait.rule, wait.rule_key = found, 0.0, rule, key
         if rule is None and exact is None and hint is None:
             wait.delay = own = next_delay(
                 policy.backoff,
@@ -200,13 +201,12 @@ def decide(policy: Policy, progress: State, failure: Any, now: float) -> Wait | 
             )
             wait.previous = max(own, policy.base)
         else:
-            wait.rule, wait.rule_key = rule, key
             wait.delay, wait.previous = _delay(policy, rule, key, progress, hint, exact, now)
-        if progress.ends is not None or progress.give_up_at is not None:
+        if progress.ends is not None or policy.give_up_after is not None:
             end, reason, limit = first_limit(policy, progress)
             if now + wait.delay >= end:
                 return Stop(reason, _too_late(limit, wait.delay, hint, now >= end), found)
-        if progress.outer_retrying and policy.nested == "defer":
+        if policy.nested == "defer" and progress.outer_retrying:
             return Stop(Reason.nested, "left to the enclosing call, which is already retrying", found)
         if progress.guards is None:
             return wait
@@ -411,7 +411,8 @@ def _unsafe_to_repeat(
     policy: Policy, progress: State, failure: Failure, found: Verdict, rule: Rule | None
 ) -> str | None:
     """Return why another attempt cannot be made, or might act twice; ``None`` if it may be made."""
-    client, args = progress.client, progress.args
+    client: Client | None = policy._client
+    args = progress.args
     if client is not None and (why := client.unrepeatable(*args)):
         return why
     if policy.idempotent is True:

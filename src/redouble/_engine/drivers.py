@@ -15,6 +15,7 @@ arguments. So each name that has held an error or a result is cleared before the
 from __future__ import annotations
 
 import time
+from contextvars import Token
 from types import CoroutineType
 
 from .._base.clock import DAY, real_sleep
@@ -119,10 +120,10 @@ async def drive_async(  # noqa: C901 - one frame
             elif type(step) is dict:
                 sent, kwargs = function, step  # pyright: ignore[reportUnknownVariableType]
             else:
-                outer, token = current.get(), None
+                before: Any = current.get()  # the enclosing context, then the token that restores it
                 try:
                     if step is not None:
-                        token = current.set(step)
+                        before = current.set(step)
                     with time_limit(None if step is None else time_limit_of(step)) as limit:
                         sent = pending.pop() if pending else function(*args, **kwargs)
                         sent = None, (await sent) if pending is None or is_awaited(sent) else sent
@@ -131,10 +132,10 @@ async def drive_async(  # noqa: C901 - one frame
                 except Exception as error:  # noqa: BLE001 - the flow decides about it
                     sent = error, None
                 finally:
-                    if token is not None:
-                        current.reset(token)
+                    if type(before) is Token:
+                        current.reset(before)  # pyright: ignore[reportUnknownArgumentType]
                     elif step is not None:
-                        current.set(outer)
+                        current.set(before)
         if type(step) is not GivenUp:
             return step
         with unchanged(step):

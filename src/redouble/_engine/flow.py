@@ -80,7 +80,8 @@ def flow(call: Call, failure: Any = None, attempt: AttemptContext | None = None)
     next. The end is `_conclude`. An interrupt closes the generator wherever it is; ``leave`` then gives
     back what the call holds.
     """
-    # Few locals, and no other generator during the wait: there may be a hundred thousand calls in backoff.
+    # No other generator during the wait, few locals, which are used again, and few calls within calls: there
+    # may be a hundred thousand calls in backoff, and each keeps this frame.
     try:
         if failure is None:
             if not (yield from _admit_first(call, attempt)):
@@ -100,39 +101,40 @@ def flow(call: Call, failure: Any = None, attempt: AttemptContext | None = None)
                             yield from _report(call, call.owed)
                             return result
                         if call.guards is not None:
-                            yield from _report(call, call.guards.report_success(result, call.time_left))
+                            failure = call.guards.report_success(result, call.time_left)
+                            yield from _report(call, failure)
                         call.succeed()
                         return result
                     if call.ending is not None:
                         break
                     failure = RejectedResult(result)
-            if call.client is not None and type(failure) is RejectedResult:
-                failure = RejectedResult(failure.result, call.client.reason(failure.result))
+            if type(failure) is RejectedResult and call.policy._client is not None:
+                failure = RejectedResult(failure.result, call.policy._client.reason(failure.result))
             if call.in_task and (cancel_requests() or call.cancels) and call.is_cancelled(failure):
                 break
             if call.guards is None:
-                # Names are used again, here and below, and calls are not nested: a smaller frame, as above.
-                result = decide(call.policy, call, failure, call.read_clock())
+                result = call.read_clock()
+                result = decide(call.policy, call, failure, result)
                 result = call.settle(result, failure)
             else:
                 result = yield from _settle_guarded(call, failure)
-            if not result:
+            if result is None:
                 if call.ending is None:  # retries are disabled
                     if type(failure) is RejectedResult:
                         return failure.result
-                    call.ending = failure
+                    call.ending = failure  # pyright: ignore[reportAttributeAccessIssue]
                 break
-            if call.client is not None and type(failure) is RejectedResult:
+            if type(failure) is RejectedResult and call.policy._client is not None:
                 yield from _discard(call, failure.result)
             # Nothing of the attempt may live on during the wait: its frames would.
-            failure = result = None
+            failure = None
             if call.stepwise:
                 yield SETTLED
-            if (call.ends is not None or call.give_up_at is not None) and not call.in_time(
-                call.delay, of_backoff=True
+            if (call.ends is not None or call.policy.give_up_after is not None) and not call.in_time(
+                result, of_backoff=True
             ):
                 break
-            attempt = wait_step(call, call.delay)
+            attempt = wait_step(call, result)
             result = yield attempt
             # Here and below: the usual cases come without the cost of another generator.
             if (
@@ -147,7 +149,7 @@ def flow(call: Call, failure: Any = None, attempt: AttemptContext | None = None)
                     and call.recover is None
                     and not call.in_task
                     and call.ends is None
-                    and call.give_up_at is None
+                    and call.policy.give_up_after is None
                 ):
                     call.let_go()
                 elif not (yield from _ready(call)):
@@ -226,7 +228,7 @@ def _admit(call: Call) -> Flow:
 
 
 def _settle_guarded(call: Call, failure: Any) -> Flow:
-    """Report a failure to the guards, and decide about it. Return whether there will be another attempt."""
+    """Report a failure to the guards, and decide about it. Return the wait, or ``None``, as `Call.settle`."""
     guards: Any = call.guards
     if call.owed:
         yield from _report(call, call.owed)
@@ -250,7 +252,7 @@ def _report(call: Call, reports: list[Report]) -> Flow:
 
 def _discard(call: Call, result: Any) -> Flow:
     """Close a response that is retried. An error of that is logged, and is not the call's."""
-    client: Any = call.client
+    client: Any = call.policy._client
     error, _ = yield client.discard, result, call.time_left()
     if error is not None:
         warn_once(client, f"closing a response of {call.name} failed", error)
@@ -280,7 +282,7 @@ def wait_step(call: Call, seconds: float) -> Any:
     if sleep is not None:
         return sleep, seconds
     asyncio: Any = sys.modules.get("asyncio")
-    if not call.awaits and (
+    if (not call.in_task or call.blocked) and (
         (asyncio is not None and asyncio._get_running_loop() is not None)
         or ("trio" in sys.modules and in_trio())
     ):
@@ -307,7 +309,7 @@ def _ready(call: Call) -> Flow:
     """Run ``recover``, and ask the guards. Return whether the next attempt may be made."""
     if call.recover is not None and not (yield from _recover(call)):
         return False
-    if (call.ends is not None or call.give_up_at is not None) and not call.in_time():
+    if (call.ends is not None or call.policy.give_up_after is not None) and not call.in_time():
         return False
     # After a `reset` the call has no slot.
     if call.guards is not None and not ((yield from _take_slot(call)) and (yield from _admit(call))):
@@ -416,7 +418,7 @@ def _hand_over(call: Call, attempt: AttemptContext | None) -> Flow:
     if call.mark is not None:
         call.mark[RUNNING] = False
     yield AWAITED
-    call.in_task = call.awaits = True
+    call.in_task = True
     if call.mark is not None:
         call.mark[RUNNING] = True
     return (yield attempt) if (yield from _take_slot(call)) else (AWAITED, None)
