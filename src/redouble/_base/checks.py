@@ -226,10 +226,14 @@ def listeners(name: str, value: Any) -> tuple[Any, ...]:
     return tuple(sync_function(name, listener) for listener in found)
 
 
+def has_methods(value: Any, *names: str) -> bool:
+    """Return whether an object has these methods. Of a class they would need an object first."""
+    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in names)
+
+
 def generator(name: str, value: Any) -> Any:
     """Return a random source: an object with the methods ``uniform`` and ``random``."""
-    methods = (getattr(value, "uniform", None), getattr(value, "random", None))
-    if isinstance(value, type) or not all(map(callable, methods)):
+    if not has_methods(value, "uniform", "random"):
         raise TypeError(f"{name} must be a random.Random, got {value!r}")
     return value
 
@@ -238,7 +242,6 @@ def logger(name: str, value: Any) -> Any:
     """Return a logger, the name of one, or ``False``."""
     if value is False or isinstance(value, str):
         return value is not False and text(name, value)
-    methods = (getattr(value, method, None) for method in ("log", "isEnabledFor", "hasHandlers"))
-    if isinstance(value, type) or not all(map(callable, methods)):
+    if not has_methods(value, "log", "isEnabledFor", "hasHandlers"):
         raise TypeError(f"{name} must be a logging.Logger, the name of one, or False, got {value!r}")
     return value

@@ -6,10 +6,10 @@ is never imported.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import lru_cache
 
 from .callables import is_async
-from .checks import INF
+from .checks import INF, has_methods
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,24 +19,10 @@ if TYPE_CHECKING:
 _LONGEST = 1e12
 
 
-class Script:
-    """A Lua script and its SHA-1 digest."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    @cached_property
-    def digest(self) -> str:
-        """The SHA-1 of the text, by which a server knows a script."""
-        import hashlib
-
-        return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
-
-
 class RedisLink:
     """A key of a Redis, and the script that reads and writes it."""
 
-    def __init__(self, client: Any, key: str, script: Script) -> None:
+    def __init__(self, client: Any, key: str, script: str) -> None:
         self.client = checked_client(client)
         self.key = key
         self.is_async = self.can_cancel = is_async(client.execute_command)
@@ -48,23 +34,30 @@ class RedisLink:
         return await run_script(self.client, self._script, [self.key], words, self.is_async)
 
 
-async def run_script(client: Any, script: Script, keys: list[str], words: list[Any], is_async: bool) -> Any:
+async def run_script(client: Any, script: str, keys: list[str], words: list[Any], is_async: bool) -> Any:
     """Run a script, as text if its digest is unknown. With a sync client this never suspends."""
     sent = len(keys), *keys, *words
     try:
-        answer = client.evalsha(script.digest, *sent)
+        answer = client.evalsha(_digest(script), *sent)
         return (await answer) if is_async else answer
     except Exception as error:
         if type(error).__name__ != "NoScriptError" and not str(error).startswith("NOSCRIPT"):
             raise
-    answer = client.eval(script.text, *sent)
+    answer = client.eval(script, *sent)
     return (await answer) if is_async else answer
+
+
+@lru_cache(None)
+def _digest(script: str) -> str:
+    """Return the SHA-1 of a script, by which a server knows it."""
+    import hashlib
+
+    return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
 
 
 def checked_client(client: Any, kinds: str = "a redis.Redis or a redis.asyncio.Redis") -> Any:
     """Return the client, or raise `TypeError` if it cannot run scripts."""
-    needed = ("execute_command", "evalsha", "eval")
-    if isinstance(client, type) or not all(callable(getattr(client, name, None)) for name in needed):
+    if not has_methods(client, "execute_command", "evalsha", "eval"):
         raise TypeError(f"client must be {kinds}, got {client!r}")
     return client
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeVar
 
-    from .._base.redis import Script
     from ._letter import DeadLetter, Letters, Limits, State
 
     T = TypeVar("T")
@@ -145,7 +144,7 @@ class RedisStore(Store):
     def close(self) -> None:
         """Do nothing: the client is yours, and others may use it."""
 
-    def _run(self, read: Callable[[Any], T], script: Script, *words: Any) -> T:
+    def _run(self, read: Callable[[Any], T], script: str, *words: Any) -> T:
         """Run a script and return ``read(answer)``. Errors of both are raised as a `StoreError`."""
         try:
             # Bytes are the same for clients of every encoding, and sort as texts do.

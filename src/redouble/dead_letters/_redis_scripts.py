@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from .._base.redis import Script
-
 # The beginning of each script. In the index, 'o' is for order and 'a' for age; the length before a queue's
 # name keeps the names apart, and ';' is the character after ':'. Times are texts that sort as the numbers do.
 COMMON = """
@@ -85,7 +83,7 @@ local function sweep(queue, high, now, spared, enough)
 end
 """
 
-ADD = Script(
+ADD = (
     COMMON
     + """
 local id, fresh, content = ARGV[1], cjson.decode(ARGV[2]), ARGV[3]
@@ -128,7 +126,7 @@ return {text, before, of('depth'), expired, crowded_out}
 """
 )
 
-GET = Script(
+GET = (
     COMMON
     + """
 local life, text = load(ARGV[1])
@@ -137,7 +135,7 @@ return text and {text, content_of(ARGV[1])}
 )
 
 # Answers with the id after which to go on, if there is more to look at.
-LIST = Script(
+LIST = (
     COMMON
     + """
 local queue, after, state, now = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
@@ -161,7 +159,7 @@ return found
 """
 )
 
-CLAIM = Script(
+CLAIM = (
     COMMON
     + """
 local id, owner, now, ends = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
@@ -176,7 +174,7 @@ return {text, content_of(id)}
 """
 )
 
-RENEW = Script(
+RENEW = (
     COMMON
     + """
 local life = load(ARGV[1])
@@ -187,7 +185,7 @@ return 1
 """
 )
 
-SETTLE = Script(
+SETTLE = (
     COMMON
     + """
 local life = load(ARGV[1])
@@ -202,7 +200,7 @@ return 1
 """
 )
 
-RELEASE = Script(
+RELEASE = (
     COMMON
     + """
 local id, owner, failed, text, parked = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[4], ARGV[5] == '1'
@@ -216,7 +214,7 @@ return 1
 """
 )
 
-UNPARK = Script(
+UNPARK = (
     COMMON
     + """
 local life = load(ARGV[1])
@@ -227,7 +225,7 @@ return 1
 """
 )
 
-DISCARD = Script(
+DISCARD = (
     COMMON
     + """
 local life = load(ARGV[1])
@@ -237,7 +235,7 @@ return life.queue
 """
 )
 
-PURGE = Script(
+PURGE = (
     COMMON
     + """
 local queue, before, now, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -245,4 +243,4 @@ return sweep(queue, scope(queue) .. before, now, nil, function(count) return cou
 """
 )
 
-DEPTHS = Script(COMMON + "return redis.call('HGETALL', TALLIES)")
+DEPTHS = COMMON + "return redis.call('HGETALL', TALLIES)"

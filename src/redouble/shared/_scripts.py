@@ -8,11 +8,8 @@ that has recovered.
 
 from __future__ import annotations
 
-from .._base.redis import Script
-
 # The key holds the tokens as text. No key: the budget is full.
-BUDGET = Script(
-    """
+BUDGET = """
 local capacity, gain, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local needed, ttl = tonumber(ARGV[4]), math.max(1, math.min(tonumber(ARGV[5]) * 1000, 1e12))
 local held = redis.call('GET', KEYS[1])
@@ -35,13 +32,11 @@ end
 if is_full then redis.call('DEL', KEYS[1]) end
 return {string.format('%.17g', taken), string.format('%.17g', tokens)}
 """
-)
 
 # The key holds a hash with the fields of `breaker.Phase`, and the functions below do what the
 # methods of `breaker.Circuit` do. No key: the circuit is closed. A generation is at least the time
 # in microseconds, so that the generation of a lost hash is never used again.
-CIRCUIT = Script(
-    """
+CIRCUIT = """
 local action, ticket, probe, text = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local limit, needed, open_for = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local allowed, ttl, released = tonumber(ARGV[8]), tonumber(ARGV[9]), ' ' .. ARGV[10] .. ' '
@@ -148,4 +143,3 @@ end
 return {admitted and 1 or 0, before, state, exact(generation), exact(oldest), failures, successes, #probes,
   exact(ends and ends - now), exact(now - since), last}
 """
-)

@@ -59,8 +59,8 @@ def test_a_server_that_does_not_know_the_script_is_given_it(store, error):
     here = store(error, left(5.0, 5.0))
     budget = here.budget()
     assert here.run(budget.acquire) == 5.0
-    digest = hashlib.sha1(BUDGET.text.encode()).hexdigest()
-    assert here.client.scripts == [(digest, 1, "retries"), (BUDGET.text, 1, "retries")]
+    digest = hashlib.sha1(BUDGET.encode()).hexdigest()
+    assert here.client.scripts == [(digest, 1, "retries"), (BUDGET, 1, "retries")]
     assert budget.available
 
 

@@ -272,7 +272,7 @@ def test_no_call_fails_because_the_store_is_away(store):
 
 
 def test_the_scripts_touch_no_key_but_their_own():
-    for script in (BUDGET.text, CIRCUIT.text):
+    for script in (BUDGET, CIRCUIT):
         assert "KEYS[2]" not in script
         assert script.count("redis.call(") == script.count("KEYS[1]") + script.count("'TIME'")
 
