@@ -11,7 +11,7 @@ import os
 import threading
 
 from .._base import checks as check
-from .._base.callables import name_of
+from .._base.callables import close, name_of
 from .._base.clock import DAY
 from .._base.log_once import call_back, warn, warn_once
 from .._base.loops import cancel_requests, in_trio, run_now
@@ -75,8 +75,7 @@ def replay(run: Replay, handler: Callable[[DeadLetter], object], policy: Policy 
         with ReplayContext(run, letter, policy):
             result: Any = handler(letter)
             if _is_awaitable(result):  # not a success: nothing of it has run
-                if hasattr(result, "close"):
-                    result.close()
+                close(result)
                 raise _NotAwaited
 
     try:
