@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     Folded = tuple[str, ...]
 
 MASK = "***"
-TRACES = table.TRACES
 
 # What a name says of its value: nothing; it is secret if it looks random; it is secret.
 NOTHING, WEAK, STRONG = 0, 1, 2

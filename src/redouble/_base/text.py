@@ -6,7 +6,8 @@ that holds nothing suspicious.
 
 from __future__ import annotations
 
-from .masking import TRACES, masked_text
+from .masking import masked_text
+from .table_secrets import TRACES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
