@@ -407,7 +407,7 @@ class HttpClient:
         """Return whether a caller can still read the response."""
         return False
 
-    def complete(self, error: RedoubleError, *args: Any) -> None:
+    def complete(self, error: Any, *args: Any) -> None:
         """Set attributes that errors of the library have, such as the request."""
 
     def status_error(self, response: Any, *args: Any) -> Exception:

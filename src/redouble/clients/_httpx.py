@@ -154,17 +154,15 @@ class Httpx(HttpClient):
             warn_once(self, f"requests are refused: {_SDK_RETRIES_TOO}")
         return args[0].method, str(args[0].url)
 
-    def complete(self, error: RedoubleError, *args: Any) -> None:
+    def complete(self, error: Any, *args: Any) -> None:
         """Set the request, which errors of httpx have."""
-        made: Any = error
-        made._request = args[0]
+        error._request = args[0]
 
-    def status_error(self, response: Any, *args: Any) -> Exception:
+    def status_error(self, response: Any, *args: Any) -> Any:
         """Return an ``HTTPStatusError`` with request and response."""
         request = response.request = args[0]
         message = f"{self.reason(response)} for url {request.url}"
-        error: Exception = self.api.HTTPStatusError(message, request=request, response=response)
-        return error
+        return self.api.HTTPStatusError(message, request=request, response=response)
 
 
 class AsyncHttpx(Httpx):

@@ -268,10 +268,9 @@ class _Grpc(RpcClient):
         """Return whether the call has an idempotency key: its name does not tell whether it acts."""
         return any(name == _KEY for name, _ in args[0].details.metadata or ())
 
-    def complete(self, error: errors.RedoubleError, *args: Any) -> None:
+    def complete(self, error: Any, *args: Any) -> None:
         """Give an error of ours the code and the details of a failed call."""
-        made: Any = error
-        made.__dict__.update(_failed(made.status, str(error.args[0])).__dict__)
+        error.__dict__.update(_failed(error.status, str(error.args[0])).__dict__)
 
     def prepare(self, context: AttemptContext, args: Any, kwargs: Kwargs) -> tuple[Kwargs, list[str]]:
         """Set the time limit and the key of this attempt."""

@@ -96,10 +96,9 @@ class _Requests(HttpClient):
         """Return whether the body is in memory, or can still be read."""
         return response._content is not False or not getattr(response.raw, "closed", False)
 
-    def complete(self, error: errors.RedoubleError, *args: Any) -> None:
+    def complete(self, error: Any, *args: Any) -> None:
         """Set request and response, which errors of requests have."""
-        made: Any = error
-        made.request, made.response = args[0], None
+        error.request, error.response = args[0], None
 
     def status_error(self, response: Any, *args: Any) -> Exception:
         """Return a ``requests.HTTPError`` with the response."""

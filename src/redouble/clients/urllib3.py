@@ -142,14 +142,13 @@ class _Urllib3(HttpClient):
     def is_usable(self, response: Any) -> bool:
         return not hasattr(response, "_redouble_closed")
 
-    def status_error(self, response: Any, *args: Any) -> Exception:
+    def status_error(self, response: Any, *args: Any) -> Any:
         """Return a ``MaxRetryError``, as urllib3 raises it for statuses, with the response."""
         url = args[0].url
         reason = ResponseError(ResponseError.SPECIFIC_ERROR.format(status_code=response.status))
         error: Any = MaxRetryError(self.inner.connection_from_url(url), url, reason)
         error.response = response
-        made: Exception = error
-        return made
+        return error
 
     def redirects(self, given: Any) -> Retry:
         """Return a ``Retry`` that follows redirects as the one that is given, and retries nothing."""
