@@ -134,14 +134,9 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def _or_none(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a parser that also accepts ``none``."""
-    return lambda text: None if text == "none" else parse(text)
-
-
-def _or_inf(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a parser that also accepts ``inf``."""
-    return lambda text: INF if text == "inf" else parse(text)
+def _or(parse: Callable[[str], Any], **words: Any) -> Callable[[str], Any]:
+    """Return a parser that also accepts these words, each with its value."""
+    return lambda text: words[text] if text in words else parse(text)
 
 
 def _milliseconds(name: str, value: Any) -> float:
@@ -183,8 +178,7 @@ def _logger(name: str, value: Any) -> Any:
     """Read the name of a logger; ``false`` for none."""
     if not isinstance(value, str):
         return value
-    found = _SWITCHES.get(value.strip().lower(), value.strip())
-    return None if value.strip().lower() == "none" else found
+    return {**_SWITCHES, "none": None}.get(value.strip().lower(), value.strip())
 
 
 def _retry_budget(name: str, value: Any) -> Any:
@@ -212,9 +206,9 @@ def _rules(name: str, value: Any) -> Any:
 _OF_RULES = ("attempts", "base", "cap", "floor", "backoff")
 _DURATION = "a duration such as '100ms', '20s' or '1.5m'"
 duration = _text(_seconds, _DURATION)
-_cap = _text(_or_inf(_seconds), _DURATION)
-_limit = _text(_or_none(_or_inf(_seconds)), _DURATION)
-_count = _text(_or_none(_or_inf(_integer)), "a whole number, 'none' or 'inf'")
+_cap = _text(_or(_seconds, inf=INF), _DURATION)
+_limit = _text(_or(_seconds, none=None, inf=INF), _DURATION)
+_count = _text(_or(_integer, none=None, inf=INF), "a whole number, 'none' or 'inf'")
 _switch = _text(_SWITCHES.__getitem__, "true or false")
 
 # The name in the data -> the field of the policy, and the reader of its value.
