@@ -218,19 +218,16 @@ class Waits:
         limits = [limit for limit in (policy.attempts, own.attempts) if limit is not None]
         self.attempts: int = int(min([*limits, _COUNTED]))
 
-    def at(
-        self,
-        share: float,
-        attempts: int | None = None,
-        base: float | None = None,
-        floor: float | None = None,
-    ) -> list[float]:
-        """Return the waits if every random draw is at this share of its range: 0 to 1."""
+    def at(self, share: float, attempts: int | None = None, **changes: float) -> list[float]:
+        """Return the waits if every random draw is at this share of its range: 0 to 1.
+
+        ``changes`` are another base or floor than these.
+        """
         count = self.attempts if attempts is None else attempts
         if not self.is_ours():
             return [min(self.cap, backoffs.LONGEST)] * (count - 1)
-        floor = self.floor if floor is None else floor
-        return waits_at(share, self.backoff, count, self.base if base is None else base, self.cap, floor)
+        limits = {"base": self.base, "cap": self.cap, "floor": self.floor, **changes}
+        return waits_at(share, self.backoff, count, **limits)
 
     def is_ours(self) -> bool:
         """Return whether the backoff is one of `redouble.backoff`; of others only floor and cap are known."""
