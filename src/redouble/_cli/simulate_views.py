@@ -280,22 +280,17 @@ def _outage_chart(figures: Figures, width: int, encoding: str | None) -> None:
     """
     room = max(10, width - _LABEL - 10)
     lines = [
-        [(name, _rates(counts, room, one.bin_seconds)) for name, counts in _series(one)] for one in figures
+        [_rates(counts, room, one.bin_seconds) for counts in (one.arrivals, one.served)] for one in figures
     ]
-    most = max([max(rates) for pair in lines for _, rates in pair])
+    most = max([max(rates) for pair in lines for rates in pair])
     heading = f"Requests, and answers in time, over time (full height: {short(round(most))}/s)"
     _paragraph(heading, width, "bold")
     print_text(" " * _LABEL + _axis(figures[0], room), "dim")
     for one, pair in zip(figures, lines, strict=True):
         print_text(one.strategy, _style(one) or "bold")
-        for name, rates in pair:
+        for name, rates in zip(("arrived", "served"), pair, strict=True):
             line = sparkline(rates, most=most, encoding=encoding)
             print_text(f"  {name:{_LABEL - 2}}{line:{room}} {short(round(max(rates))) + '/s':>8}")
-
-
-def _series(one: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the lines of a strategy in the chart, by their names."""
-    return ("arrived", one.arrivals), ("served", one.served)
 
 
 def _outage_summary(figures: Figures) -> Iterator[str]:

@@ -242,12 +242,9 @@ class Area:
     def line(self, points: Points, colour: int) -> None:
         """Draw a line through the points."""
         number = colour % len(LIGHT)
-        path = f'd="{self._path(points)}" class="s s{number}" fill="none" stroke="{LIGHT[number]}"'
-        self.page.add(f'<path {path} stroke-width="2"/>')
-
-    def _path(self, points: Points) -> str:
-        """Return the commands of an SVG path through the points."""
-        return "M" + "L".join([f"{at(self.x(x))} {at(self.y(y))}" for x, y in points])
+        path = "M" + "L".join([f"{at(self.x(x))} {at(self.y(y))}" for x, y in points])
+        style = f'class="s s{number}" fill="none" stroke="{LIGHT[number]}" stroke-width="2"'
+        self.page.add(f'<path d="{path}" {style}/>')
 
     def _shade(self, start: float, end: float, name: str) -> None:
         """Fill the band from one value of x to another, with its name in the upper right corner."""
