@@ -97,14 +97,12 @@ def _suggestion(message: str, parser: ArgumentParser) -> str:
     """Return the command or option that is nearest to the one that argparse complains about; or nothing."""
     from difflib import get_close_matches
 
-    _, unknown, given = message.partition("unrecognized arguments: ")
-    if unknown:
-        given = given.split()[0].partition("=")[0]
-    else:
-        given = message.partition("invalid choice: '")[2].partition("'")[0]
+    found = re.search(r"(unrecognized arguments|invalid choice): '?([^\s=']+)", message)
+    if found is None:
+        return ""
     # Another subcommand may have the very option: it is no suggestion.
-    names = [name for name in _names(parser, options=bool(unknown)) if name != given]
-    return next(iter(get_close_matches(given, names, n=1)), "")
+    names = _names(parser, options=found[1] == "unrecognized arguments")
+    return next(iter(get_close_matches(found[2], [name for name in names if name != found[2]], n=1)), "")
 
 
 def _names(parser: ArgumentParser, *, options: bool) -> list[str]:
