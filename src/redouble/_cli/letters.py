@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentTypeError
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from heapq import merge
 from shutil import get_terminal_size
@@ -81,8 +82,6 @@ def selector(options: Any) -> Callable[[DeadLetter], bool]:
 
 def _ago(age: float) -> str:
     """Return the moment that many seconds ago, in the form in which letters have their times."""
-    from datetime import UTC, datetime
-
     return datetime.fromtimestamp(time.time() - age, UTC).isoformat(timespec="microseconds")
 
 
@@ -191,8 +190,6 @@ def field_text(name: str, value: Any) -> str:
 
 def since(moment: str) -> str:
     """Return how long ago that was: ``"45s"``, ``"12m"``, ``"5h"``, ``"13d"``; ``"?"`` if it is no time."""
-    from datetime import datetime
-
     try:
         seconds = max(0.0, time.time() - datetime.fromisoformat(moment).timestamp())
     except ValueError:  # another program wrote it
