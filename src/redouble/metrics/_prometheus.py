@@ -107,22 +107,21 @@ _made: WeakKeyDictionary[Any, _Instruments] = WeakKeyDictionary()
 def _instruments(client: Any, registry: Any, bounds: tuple[float, ...], *, successes: bool) -> _Instruments:
     """Return the instruments of a registry; make those that are missing."""
     with MAKING._lock:
-        known = _made.get(registry)
-        found = _Instruments(client, bounds) if known is None else known
+        found = _made.get(registry) or _Instruments(client, bounds)
         if found.bounds != bounds:
             others = f"those of the other exporters of this registry, {found.bounds}"
             raise ValueError(f"buckets must be {others}, got {bounds}")
         needed = [what for what in (*COUNTERS, *TIMES) if successes or what != "succeeded"]
-        missing = [what for what in needed if what not in found.made]
+        new = [what for what in needed if what not in found.made]
         try:
-            for what in missing:
+            for what in new:
                 found.make(what, registry)
-            if known is None:
+            if registry not in _made:
                 registry.register(found)
                 _made[registry] = found
         except BaseException:
             # A name that is taken, or an interrupt: what was made so far would be in the way next time.
-            for what in missing:
+            for what in new:
                 if what in found.made:
                     registry.unregister(found.made.pop(what))
             raise
