@@ -5,7 +5,7 @@ Rules of this module:
 - A false alarm is worse than no warning: settings that are a matter of taste, or plainly meant, pass.
 - Custom backoffs, predicates and guards are not checked: their behaviour is not known.
 - A check is a function of a policy. It yields the values for its texts in `TEXTS`, once for each warning, and
-  has the name of these warnings.
+  has the name of these warnings. Only checks in `WITHOUT_RETRIES` run on a policy that never retries.
 - Each ``field=value`` that a remedy names makes the warning go away by itself.
 """
 
@@ -187,7 +187,7 @@ class LintWarning(Record):
 
 
 def lint(policy: Policy) -> tuple[LintWarning, ...]:
-    """Return the warnings of all checks, in the order of `CHECKS`.
+    """Return the warnings of all checks that apply, in the order of `CHECKS`.
 
     >>> from redouble import Policy
     >>> lint(Policy()), [warning.name for warning in lint(Policy(attempts=50))]
@@ -195,7 +195,7 @@ def lint(policy: Policy) -> tuple[LintWarning, ...]:
     """
     return tuple(
         LintWarning(check.__name__, *[text.format_map(values) for text in TEXTS[check.__name__]])
-        for check in CHECKS
+        for check in (CHECKS if retries(policy) else WITHOUT_RETRIES)
         for values in check(policy)
     )
 
@@ -295,7 +295,7 @@ def many_attempts(policy: Policy) -> Found:
     """
     few = policy.attempts is not None and (policy.attempts <= _MANY or policy.attempts == INF)
     guarded = policy.budget is not None or policy.breaker is not None
-    if few or guarded or not retries(policy) or _polls(policy):
+    if few or guarded or _polls(policy):
         return
     limit, seconds = "", _time_limit(policy)
     if seconds < INF:
@@ -318,7 +318,7 @@ def long_without_deadline(policy: Policy) -> Found:
 
 def attempts_before_give_up_after(policy: Policy) -> Found:
     """Warn if there is a soft limit in time and the default number of attempts."""
-    if policy.give_up_after is not None and policy.attempts == _DEFAULT_ATTEMPTS and retries(policy):
+    if policy.give_up_after is not None and policy.attempts == _DEFAULT_ATTEMPTS:
         yield {"seconds": policy.give_up_after, "attempts": _DEFAULT_ATTEMPTS}
 
 
@@ -350,7 +350,7 @@ def deadline_before_first_wait(policy: Policy) -> Found:
 def timeout_not_below_deadline(policy: Policy) -> Found:
     """Warn if one attempt may use up the whole call."""
     timeout, deadline = policy.timeout, policy.deadline
-    if timeout is not None and deadline is not None and timeout >= deadline and retries(policy):
+    if timeout is not None and deadline is not None and timeout >= deadline:
         yield {"timeout": timeout, "deadline": deadline, "third": deadline / 3}
 
 
@@ -386,7 +386,7 @@ def repeats_everything(policy: Policy) -> Found:
 def timeouts_not_repeated(policy: Policy) -> Found:
     """Warn if timeouts are to be retried, but `idempotent=False` forbids it."""
     settings = _timeouts(policy)
-    if policy.idempotent is False and settings and retries(policy):
+    if policy.idempotent is False and settings:
         yield {"setting": settings[0]}
 
 
@@ -442,14 +442,14 @@ def budget_too_small(policy: Policy) -> Found:
         capacity, cost = budget.capacity, budget.cost
     except Exception:  # noqa: BLE001 - the user's own budget may have neither, or raise anything
         return
-    if capacity.__class__ is cost.__class__ is float and 0.0 < capacity < cost and retries(policy):
+    if capacity.__class__ is cost.__class__ is float and 0.0 < capacity < cost:
         yield {"capacity": capacity, "cost": cost, "enough": 100 * cost}
 
 
 def budget_floor_high(policy: Policy) -> Found:
     """Warn if the floor of a budget allows more retries than its ratio, in processes with few calls."""
     budget = policy.budget
-    if isinstance(budget, RatioBudget) and budget.floor_per_second > _HIGH_FLOOR and retries(policy):
+    if isinstance(budget, RatioBudget) and budget.floor_per_second > _HIGH_FLOOR:
         yield {"floor": budget.floor_per_second, "ratio": budget.ratio, "loads": loads(policy, budget)}
 
 
@@ -475,6 +475,7 @@ CHECKS: tuple[Callable[[Policy], Found], ...] = (
     budget_too_small,
     budget_floor_high,
 )
+WITHOUT_RETRIES = (timeout_in_sync_code, rule_attempts_unreachable)
 
 
 def _named(policy: Policy) -> tuple[type[Exception], ...]:
@@ -485,8 +486,6 @@ def _named(policy: Policy) -> tuple[type[Exception], ...]:
 
 def _at_large(policy: Policy) -> bool:
     """Return whether ``on`` accepts every failure."""
-    if not retries(policy):
-        return False
     if isinstance(policy.on, Classifier):
         # With some classes listed as permanent, the rest may be meant.
         return Exception in policy.on.transient and not policy.on.permanent
@@ -495,8 +494,6 @@ def _at_large(policy: Policy) -> bool:
 
 def _bold(policy: Policy, *keys: Any) -> list[Any]:
     """Return the keys whose rule allows more than one retry; a single one may be meant."""
-    if not retries(policy):
-        return []
     rules: Any = policy.rules
     return [key for key in keys if key in rules and Waits(policy, key, rules[key]).attempts > 2]
 
@@ -516,7 +513,7 @@ def _known_waits(policy: Policy) -> list[Waits]:
         if (rule.base, rule.cap, rule.floor, rule.backoff) != (None,) * 4
     }
     found = [Waits(policy), *(Waits(policy, key, rule) for key, rule in rules.items())]
-    return [waits for waits in found if retries(policy) and waits.attempts > 1 and waits.is_ours()]
+    return [waits for waits in found if waits.attempts > 1 and waits.is_ours()]
 
 
 def _time_limit(policy: Policy) -> float:
