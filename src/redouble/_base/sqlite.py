@@ -226,11 +226,20 @@ def file_path(name: str, value: Any, kinds: str = "the path of a file") -> str:
     return os.path.abspath(path)  # noqa: PTH100 - pathlib is slow to import
 
 
-def open_file(path: str) -> Connection:
-    """Return a connection that any thread may use, one at a time, and that never waits."""
+def open_file(path: str, prepare: Callable[[Connection], object]) -> Connection:
+    """Return a connection that any thread may use, one at a time, and that never waits.
+
+    ``prepare`` is called with it first; if it raises, the connection is closed.
+    """
     import sqlite3
 
-    return sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
+    try:
+        prepare(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def identity(path: str) -> Identity:

@@ -256,8 +256,8 @@ class LetterFile(sqlite.SQLiteFile):
 
 def _open(path: str, file: Identity) -> Connection:
     """Connect to a file and update its layout. Raises ``BlockingIOError`` if it is moved meanwhile."""
-    connection = sqlite.open_file(path)
-    try:
+
+    def prepare(connection: Connection) -> None:
         connection.text_factory = _decode
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
@@ -274,10 +274,8 @@ def _open(path: str, file: Identity) -> Connection:
         # Where the file system cannot do it SQLite uses another mode, which is as safe but slower.
         connection.execute("PRAGMA journal_mode = WAL").fetchone()
         _check_identity(file, path)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+
+    return sqlite.open_file(path, prepare)
 
 
 def _check_identity(file: Identity, path: str) -> None:

@@ -157,13 +157,7 @@ class BudgetFile(SQLiteFile):
 
     def connect(self, file: Identity) -> Connection:
         """Open the file without waiting for the disk on each commit."""
-        connection = open_file(self.path)
-        try:
-            connection.execute("PRAGMA synchronous = OFF")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        return open_file(self.path, lambda connection: connection.execute("PRAGMA synchronous = OFF"))
 
     async def run(self, request: Request, patience: float) -> tuple[float, float]:
         """Add what was earned and take the cost if there is enough; return what was taken and what is left.

@@ -15,7 +15,7 @@ STEPS = (("CREATE TABLE things (name TEXT)",), ("ALTER TABLE things ADD COLUMN s
 
 class Things(SQLiteFile):
     def connect(self, file):
-        return open_file(self.path)
+        return open_file(self.path, lambda connection: None)
 
     def run(self, work, *args):
         return self.transact(work, *args, until=real_now() + 0.05)

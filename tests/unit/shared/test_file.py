@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import redouble
 from redouble.budget import TokenBudget
-from redouble.shared import FileBudget, _budget
+from redouble.shared import FileBudget
 from redouble.shared._budget import APPLICATION
 from support.stores import changes, raw
 
@@ -333,14 +333,14 @@ def test_it_travels_to_processes_that_are_spawned(tmp_path):
 
 
 def test_a_file_that_is_no_database_leaves_no_connection_open(tmp_path, monkeypatch):
-    path, opened, real = tmp_path / "retries", [], _budget.open_file
+    path, opened, real = tmp_path / "retries", [], sqlite3.connect
     path.write_bytes(b"not a database " * 1000)
 
-    def open_file(name):
-        opened.append(real(name))
+    def connect(*args, **settings):
+        opened.append(real(*args, **settings))
         return opened[-1]
 
-    monkeypatch.setattr(_budget, "open_file", open_file)
+    monkeypatch.setattr(sqlite3, "connect", connect)
     FileBudget(path).acquire()
     for connection in opened:
         with pytest.raises(sqlite3.ProgrammingError, match="closed"):
