@@ -15,7 +15,6 @@ import time
 from functools import partial
 
 from .._base import checks as check
-from .._base.callables import ASYNC_GENERATOR, GENERATOR, flavour
 from .._base.json_safe import Masking, escape_surrogates, masked
 from .._base.log_once import call_back
 from .._base.masking import is_secret, masked_text
@@ -337,7 +336,7 @@ class DeadLetters:
         Replayed(replayed=1, failed=1, parked=0, skipped=0)
         'TimeoutError: slow'
         """
-        return replay(Replay(self, **fields), _handler(handler), policy)
+        return replay(Replay(self, **fields), handler, policy)
 
     async def areplay(
         self,
@@ -346,7 +345,7 @@ class DeadLetters:
         **fields: Unpack[ReplayFields],
     ) -> Replayed:
         """As `replay`, for an async handler; the store is called in threads."""
-        return await areplay(Replay(self, **fields), _handler(handler), policy)
+        return await areplay(Replay(self, **fields), handler, policy)
 
     # Discarding
 
@@ -461,10 +460,3 @@ def _masking(mask: Any) -> Masking:
     if not callable(mask):
         raise TypeError(f"mask must be a list of names, a function of name and value, or False, got {mask!r}")
     return Masking(hook=check.sync_function("mask", mask))
-
-
-def _handler(handler: Any) -> Any:
-    """Return the handler; raise `TypeError` for a generator, whose call runs nothing."""
-    if flavour(check.function("handler", handler)) in (GENERATOR, ASYNC_GENERATOR):
-        raise TypeError(f"handler must be a function, not a generator, whose call runs nothing: {handler!r}")
-    return handler

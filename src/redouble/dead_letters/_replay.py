@@ -11,7 +11,7 @@ import os
 import threading
 
 from .._base import checks as check
-from .._base.callables import close, name_of
+from .._base.callables import ASYNC_GENERATOR, GENERATOR, close, flavour, name_of
 from .._base.clock import DAY
 from .._base.log_once import call_back, warn, warn_once
 from .._base.loops import cancel_requests, in_trio, run_now
@@ -365,7 +365,7 @@ class Renewal:
     def __init__(self, store: Store, lease: float, now: Callable[[], float]) -> None:
         self._store, self._lease, self._now = store, lease, now
         self._held: tuple[str, str] | None = None
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._renew, name="redouble lease", daemon=True)
         self._over = threading.Event()
         self.until = 0.0
         """When the lease that was taken or renewed last is over."""
@@ -374,8 +374,7 @@ class Renewal:
         """Renew this lease from now on."""
         self.until = until
         self._held = letter, owner
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._renew, name="redouble lease", daemon=True)
+        if self._thread.ident is None:  # not started yet
             try:
                 self._thread.start()
             except RuntimeError as error:
@@ -402,7 +401,7 @@ class Renewal:
     def stop(self) -> None:
         """End the thread."""
         self._held = None
-        if self._thread is not None and self._thread.is_alive():
+        if self._thread.is_alive():
             self._over.set()
             # So that it does not open the store again when that is closed now; it is quick.
             self._thread.join(1.0)
@@ -476,7 +475,12 @@ class ReplayContext:
 
 
 def _policy_for(policy: Any, handler: Any) -> Policy:
-    """Return the policy for a replay: one that hides no failure, and lets each attempt have a key."""
+    """Return the policy for a replay: one that hides no failure, and lets each attempt have a key.
+
+    Raise an error for a policy or a handler that does not fit.
+    """
+    if flavour(check.function("handler", handler)) in (GENERATOR, ASYNC_GENERATOR):
+        raise TypeError(f"handler must be a function, not a generator, whose call runs nothing: {handler!r}")
     policy = ONCE if policy is None else policy
     if not isinstance(policy, Policy):
         raise TypeError(f"policy must be a redouble.Policy or None, got {policy!r}")
