@@ -119,9 +119,9 @@ def guards() -> str:
         "",
         "The bulkhead is asked once for each call; its slot is held to the end. Throttle and breaker are asked before every "
         "attempt. The breaker and then the budget are asked before a wait: a retry that is not allowed is not waited for.",
-        424,
+        396,
     )
-    left, width, middle = 160.0, 200.0, 260.0
+    left, width, middle = 145.0, 200.0, 245.0
     rows = (
         (50, GREEN, ("call",)),
         (106, BLUE, ("bulkhead", "is a slot free?")),
@@ -135,13 +135,13 @@ def guards() -> str:
         page.box(left, y, width, height, colour, *lines)
     for (y, _, _), height, (below, _, _) in zip(rows, heights, rows[1:], strict=False):
         page.arrow(GREY, [(middle, y + height), (middle, below)])
-    page.arrow(GREY, [(left, 395), (60, 395), (60, 203), (left, 203)])
-    page.write(68, 305, "next", "label")
-    page.write(68, 324, "attempt", "label")
+    page.arrow(GREY, [(left, 395), (45, 395), (45, 203), (left, 203)])
+    page.write(53, 305, "next", "label")
+    page.write(53, 324, "attempt", "label")
     page.write(middle + 10, 299, "failed", "label")
     for y, name in ((131, "BulkheadFull"), (203, "CircuitOpen"), (331, "your exception")):
-        page.arrow(ORANGE, [(left + width, y), (400, y)])
-        page.write(408, y + 5, name, "label")
-    page.arrow(GREEN, [(left + width, 267), (400, 267)])
-    page.write(408, 272, "result", "label")
+        page.arrow(ORANGE, [(left + width, y), (385, y)])
+        page.write(393, y + 5, name, "label")
+    page.arrow(GREEN, [(left + width, 267), (385, 267)])
+    page.write(393, 272, "result", "label")
     return page.text()

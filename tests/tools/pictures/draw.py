@@ -225,9 +225,9 @@ def two_charts(
 
 # The dashboard
 
-# Where columns begin; those of figures only end there.
-CALLS, OUTCOMES, RETRIES, TIMES, WAITED = 205, 225, 500, 610, 840
-ROW, BAR = 60, 12
+# Where columns begin; the last one ends there.
+LEFT, TIMES, RIGHT = 20, 150, 500
+ROW, GUARDS, BAR = 134, 78, 12
 COLOURS = {"first try": 0, "recovered": 2, "gave up": 1, "refused": 3}
 
 
@@ -235,27 +235,21 @@ def dashboard() -> str:
     """What the code on the page about observing has counted."""
     found = counted()
     calls = sum(counts.calls for counts in found.policies.values())
-    page = Page(
+    page = PhonePage(
         "Retries at a glance",
         "",
         "Retries save all calls of orders that fail at first. At the end the payments service breaks down: its "
         "circuit opens, and calls are refused at once. The figures are those of the table on the page: "
         f"Counters.snapshot() after {calls:,} calls on fake time, seed 7.",
-        860,
-        ROW * len(found.policies) + 100,
+        ROW * len(found.policies) + GUARDS + 40,
     )
     for number, (outcome, colour) in enumerate(COLOURS.items()):
-        page.shape("rect", colour, x=20 + 100 * number, y=46, width=14, height=4, rx=2)
-        page.write(40 + 100 * number, 52, outcome, "label")
-    page.write(CALLS, 84, "calls", "axis end")
-    page.write(OUTCOMES, 84, "outcome, and success", "axis")
-    page.write(RETRIES, 84, "retries/call", "axis")
-    page.write(TIMES, 84, "p50 to p99 (log scale)", "axis")
-    page.write(WAITED, 84, "waited", "axis end")
+        page.shape("rect", colour, x=LEFT + 122 * number, y=50, width=14, height=4, rx=2)
+        page.write(LEFT + 20 + 122 * number, 56, outcome, "label")
     times = LogScale([time for counts in found.policies.values() for time in took(counts)])
     for number, (name, counts) in enumerate(found.policies.items()):
-        draw_policy(page, 94.0 + ROW * number, name, counts, times)
-    draw_guards(page, 94.0 + ROW * len(found.policies), found)
+        draw_policy(page, 70.0 + ROW * number, name, counts, times)
+    draw_guards(page, 70.0 + ROW * len(found.policies), found)
     return page.text()
 
 
@@ -276,23 +270,23 @@ def took(counts: Counts) -> list[float]:
 
 
 def draw_policy(page: Page, top: float, name: str, counts: Counts, times: Scale) -> None:
-    line, bar = top + 23, top + 12
     rule(page, top)
-    page.write(20, line, name, "panel")
-    page.write(CALLS, line, f"{counts.calls:,}", "figure end")
+    page.write(LEFT, top + 24, name, "panel")
+    page.write(RIGHT, top + 24, f"{counts.calls:,} calls", "figure end")
     outcomes = dict(zip(COLOURS, outcomes_of(counts), strict=True))
-    x, width = float(OUTCOMES), 180 / counts.calls
+    x, width = float(LEFT), 340 / counts.calls
     for outcome, count in outcomes.items():
-        page.shape("rect", COLOURS[outcome], x=x, y=bar, width=width * count, height=BAR)
+        page.shape("rect", COLOURS[outcome], x=x, y=top + 36, width=width * count, height=BAR)
         x += width * count
-    page.write(x + 9, line, share(counts.success_rate), "figure")
+    page.write(RIGHT, top + 47, f"{share(counts.success_rate)} success", "figure end")
     told = ", ".join([f"{count:,} {outcome}" for outcome, count in outcomes.items() if count])
-    page.write(OUTCOMES, line + 20, told, "axis")
-    per_call = counts.retries_per_call or 0.0
-    page.shape("rect", 6, x=RETRIES, y=bar, width=200 * per_call, height=BAR)
-    page.write(RETRIES + 200 * per_call + 9, line, f"{per_call:.2f}", "figure")
-    draw_times(page, line, took(counts), times)
-    page.write(WAITED, line, duration(counts.wait_seconds.total), "figure end")
+    page.write(LEFT, top + 68, told, "axis")
+    page.write(LEFT, top + 96, "retries/call", "axis")
+    page.write(LEFT, top + 118, f"{counts.retries_per_call or 0.0:.2f}", "figure")
+    page.write(TIMES, top + 96, "p50 to p99 (log scale)", "axis")
+    draw_times(page, top + 118, took(counts), times)
+    page.write(RIGHT, top + 96, "waited", "axis end")
+    page.write(RIGHT, top + 118, duration(counts.wait_seconds.total), "figure end")
 
 
 def outcomes_of(counts: Counts) -> list[int]:
@@ -301,29 +295,29 @@ def outcomes_of(counts: Counts) -> list[int]:
 
 
 def draw_times(page: Page, line: float, found: list[float], times: Scale) -> None:
-    low, high = (TIMES + 5 + 150 * times.place(time) for time in found)
+    low, high = (TIMES + 5 + 120 * times.place(time) for time in found)
     page.shape("rect", 6, x=low, y=line - 7, width=high - low, height=4)
     for x in (low, high):
         page.shape("circle", 6, cx=x, cy=line - 5, r=5)
-    page.write(TIMES, line + 20, " to ".join([duration(time) for time in found]), "axis")
+    page.write(TIMES + 145, line, " to ".join([duration(time) for time in found]), "figure")
 
 
 def draw_guards(page: Page, top: float, found: Snapshot) -> None:
     rule(page, top)
     ((budget, level),), ((breaker, state),) = found.budgets.items(), found.breakers.items()
-    tokens, capacity, line = level.tokens or 0.0, level.capacity or 1.0, top + 26
-    page.write(20, line, f"budget {budget}", "panel")
-    track = f'x="{OUTCOMES}" y="{at(line - 11)}" width="180" height="{BAR}"'
+    tokens, capacity, line = level.tokens or 0.0, level.capacity or 1.0, top + 28
+    page.write(LEFT, line, f"budget {budget}", "panel")
+    track = f'x="{TIMES + 40}" y="{at(line - 11)}" width="140" height="{BAR}"'
     page.add(f'<rect {track} class="f6" fill="{LIGHT[6]}" fill-opacity="0.25"/>')
-    page.shape("rect", 0, x=OUTCOMES, y=line - 11, width=180 * tokens / capacity, height=BAR)
-    page.write(OUTCOMES + 189, line, f"{tokens:.4g} of {capacity:.4g} tokens", "figure")
-    page.write(TIMES, line, f"breaker {breaker}", "panel")
-    page.shape("circle", 2 if state == "closed" else 1, cx=TIMES + 150, cy=line - 5, r=5)
-    page.write(TIMES + 162, line, state, "figure")
+    page.shape("rect", 0, x=TIMES + 40, y=line - 11, width=140 * tokens / capacity, height=BAR)
+    page.write(RIGHT, line, f"{tokens:.4g} of {capacity:.4g} tokens", "figure end")
+    page.write(LEFT, line + 30, f"breaker {breaker}", "panel")
+    page.shape("circle", 2 if state == "closed" else 1, cx=TIMES + 46, cy=line + 25, r=6)
+    page.write(TIMES + 60, line + 30, state, "figure")
 
 
 def rule(page: Page, y: float) -> None:
-    page.add(f'<line x1="20" y1="{at(y)}" x2="840" y2="{at(y)}" class="grid" stroke="#e3e6ea"/>')
+    page.add(f'<line x1="{LEFT}" y1="{at(y)}" x2="{RIGHT}" y2="{at(y)}" class="grid" stroke="#e3e6ea"/>')
 
 
 PICTURES = {
