@@ -22,6 +22,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Mapping
+from enum import Enum
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -215,7 +216,9 @@ def whole_module(name: str) -> str:
     for found in names:
         thing = getattr(module, found)
         if isinstance(thing, type):
-            parts.append(f".. autoclass:: {name}.{found}\n   :members:\n{bases}")
+            # The members of an enumeration have no docstrings of their own.
+            every = "   :undoc-members:\n" if issubclass(thing, Enum) else ""
+            parts.append(f".. autoclass:: {name}.{found}\n   :members:\n{every}{bases}")
         elif callable(thing):
             parts.append(f".. autofunction:: {name}.{found}\n")
         else:

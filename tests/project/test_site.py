@@ -216,6 +216,11 @@ def test_the_api_shows_every_name_that_a_module_exports(module: str) -> None:
 
 
 @needs_site
+def test_the_api_shows_the_members_of_enumerations() -> None:
+    assert 'id="redouble.classify.Cause.rate_limited"' in page("api/redouble.classify.html")
+
+
+@needs_site
 def test_the_api_shows_the_fixtures_for_pytest() -> None:
     assert "redouble_clock" in page("api/redouble.testing.plugin.html")
 
