@@ -127,25 +127,27 @@ def _answer(policy: Policy, found: Failed) -> dict[str, Any]:
     aim and the code to write for it. A status that was given as a number is its own evidence.
     """
     error: Any = found.error
-    judged = verdict(error)
     decision = _decide(policy, error)
-    stopped = isinstance(decision, Stop)
-    changes = [{"to": to, "write": f"@retry({how})"} for to, how in _changes(policy, found, decision)]
-    final = (decision.verdict if stopped else None) or judged
+    reason = decision.reason if isinstance(decision, Stop) else None
+    changes = [{"to": to, "write": f"@retry({how})"} for to, how in _changes(policy, found, reason)]
+    judged: Verdict = decision.verdict or verdict(error)
+    why = judged.reason
+    if reason is not None and reason is not Reason.not_retryable:
+        why = decision.why.partition(";")[0]  # without the advice: `_changes` gives that
     remarks = [found.remark] if found.remark else []
     if found.note:
         remarks.append(f"redouble has retried it already: {found.note.removeprefix(NOTE)}.")
-    if not stopped and not found.method and not final.unprocessed and _is_http(error):
+    if reason is None and not found.method and not judged.unprocessed and _is_http(error):
         remarks.append("A POST or PATCH without an Idempotency-Key is not retried: it might act twice.")
     return {
         "failure": found.title,
-        "retried": not stopped,
-        "why": _why(decision, final),
-        "cause": str(final.cause),
-        "meaning": _MEANINGS[final.cause],
+        "retried": reason is None,
+        "why": why,
+        "cause": str(judged.cause),
+        "meaning": _MEANINGS[judged.cause],
         "evidence": [] if type(error) is HTTPResponse else evidence_of(error).split("\n")[1:],
-        "retry_after": final.retry_after,
-        "waits": [] if isinstance(decision, Stop) else _waits(policy, final.retry_after),
+        "retry_after": judged.retry_after,
+        "waits": _waits(policy, judged.retry_after) if reason is None else [],
         "remarks": remarks,
         "change": changes,
         "imports": _imports(type(found.error), changes),
@@ -164,13 +166,6 @@ def _decide(policy: Policy, error: Any) -> Any:
     return decide(policy, progress, error, 0.0)
 
 
-def _why(decision: Any, judged: Verdict) -> str:
-    """Return the reason of a decision, without the advice after its semicolon: `_changes` gives that."""
-    if isinstance(decision, Stop) and decision.reason is not Reason.not_retryable:
-        return decision.why.partition(";")[0]
-    return judged.reason
-
-
 def _is_http(error: BaseException) -> bool:
     """Return whether a failure may be that of an HTTP request: it has a response, or a package raised it.
 
@@ -185,8 +180,7 @@ def _waits(policy: Policy, hint: float | None) -> list[dict[str, float]]:
     ``hint`` is the wait that the server asks for. At most ``_LISTED`` waits are returned, and none that would
     begin after a deadline or ``give_up_after``. Attempts are taken to last no time.
     """
-    attempts = INF if policy.attempts is None else policy.attempts
-    count = int(min(attempts, _LISTED + 1))
+    count = int(min(policy.attempts or INF, _LISTED + 1))
     schedule: Any = (policy.backoff, count, policy.base, policy.cap, policy.floor)
     limit = min([end for end in (policy.deadline, policy.give_up_after) if end is not None], default=INF)
     found: list[dict[str, float]] = []
@@ -201,12 +195,12 @@ def _waits(policy: Policy, hint: float | None) -> list[dict[str, float]]:
     return found
 
 
-def _changes(policy: Policy, found: Failed, decision: Any) -> Iterator[tuple[str, str]]:
+def _changes(policy: Policy, found: Failed, reason: Reason | None) -> Iterator[tuple[str, str]]:
     """Yield how to change the answer: the aim, and the arguments of ``@retry`` for it.
 
-    They depend on why the failure is not retried: another limit, a promise that the call may be
-    repeated, or a rule for its status or class. A retried failure can be given other waits, or none.
-    An interrupt cannot be changed.
+    They depend on the ``reason`` why the failure is not retried: another limit, a promise that the call may
+    be repeated, or a rule for its status or class. A retried failure, without a reason, can be given other
+    waits, or none. An interrupt cannot be changed.
     """
     error = found.error
     judged = verdict(error)
@@ -215,7 +209,6 @@ def _changes(policy: Policy, found: Failed, decision: Any) -> Iterator[tuple[str
     name = _name_in_code(cls)
     listed = name if cls.__module__ == "builtins" else f'"{cls.__module__}.{cls.__qualname__}"'
     key = name if status is None else str(status)
-    reason = decision.reason if isinstance(decision, Stop) else None
     if not isinstance(error, Exception):
         return
     if reason is Reason.not_idempotent:
