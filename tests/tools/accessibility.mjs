@@ -7,9 +7,10 @@ import puppeteer from "puppeteer-core";
 const [chromium, site] = process.argv.slice(2);
 const PAGES = [
   "index", "faq", "tutorial", "installation", "how-to/http", "how-to/databases", "reference/policy", "reference/breaker",
-  "reference/what-is-retried", "explanation/why-jitter", "explanation/comparison", "api/redouble.classify", "search",
+  "reference/what-is-retried", "reference/command-line", "explanation/why-jitter", "explanation/comparison",
+  "development/faults", "api/redouble.classify", "search",
 ];
-const VIEWS = [["light", 1280], ["dark", 1280], ["light", 390]];
+const VIEWS = [["light", 1280], ["dark", 1280], ["light", 390], ["dark", 390]];
 const RULES = ["color-contrast", "image-alt", "svg-img-alt", "link-name", "button-name", "label", "document-title",
   "html-has-lang", "link-in-text-block", "duplicate-id-aria", "aria-input-field-name", "frame-title"];
 
