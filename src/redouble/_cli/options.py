@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 # The options of a policy, with the name of the value and the help.
-_OPTIONS = {
+OPTIONS = {
     "attempts": (
         "N",
         "attempts, the first included (4); none: as many as the limits in time allow; inf: for ever",
@@ -37,7 +37,7 @@ _OPTIONS = {
 def add_policy_flags(parser: ArgumentParser) -> None:
     """Add the options. Their values stay text, for the readers of `Policy.from_mapping`."""
     group = parser.add_argument_group("the policy", "Durations are seconds, or such as 200ms, 20s, 1.5m.")
-    for field, (metavar, text) in _OPTIONS.items():
+    for field, (metavar, text) in OPTIONS.items():
         group.add_argument(f"--{field.replace('_', '-')}", metavar=metavar, help=text)
 
 
@@ -47,7 +47,7 @@ def policy_of(options: Any, policy: Policy | None = None, *, status: int = USAGE
     ``policy`` has the values of options that are not given. Raise `CommandError` with ``status`` for a wrong
     value, and for limits that exclude each other.
     """
-    of_call = (*_OPTIONS, "timeout")
+    of_call = (*OPTIONS, "timeout")
     given = {field: text for field in of_call if (text := getattr(options, field, None)) is not None}
     jitter = f"{given.get('backoff')}_jitter"
     if jitter in backoff.__all__:  # "full" is short for "full_jitter"

@@ -14,7 +14,7 @@ from .._base.callables import name_of
 from .._base.checks import INF
 from .._policy.describe import waits_at
 from ..policy import Policy
-from .options import add_policy_flags, policy_of
+from .options import OPTIONS, add_policy_flags, policy_of
 from .output import CommandError, command_parser, print_error, print_text, text_width, to_json, wrap_text
 
 TYPE_CHECKING = False
@@ -162,16 +162,10 @@ def forecast(policy: Policy, seed: int) -> dict[str, Any]:
         "longest": waits_at(1.0, *schedule),
     }
     so_far = {name: list(accumulate(column)) for name, column in wait.items()} | {"typical": _medians(sums)}
+    fields = {name: getattr(policy, name) for name in OPTIONS} | {"backoff": name_of(policy.backoff)}
     return {
-        "policy": {
-            "attempts": None if policy.attempts == INF else policy.attempts,
-            "base": policy.base,
-            "cap": None if policy.cap == INF else policy.cap,
-            "floor": policy.floor,
-            "deadline": policy.deadline,
-            "give_up_after": policy.give_up_after,
-            "backoff": name_of(policy.backoff),
-        },
+        # JSON has no infinity.
+        "policy": {name: None if value == INF else value for name, value in fields.items()},
         "retries": [
             {
                 "attempt": nth + 2,
