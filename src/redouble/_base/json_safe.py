@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from .checks import INF
 from .log_once import warn_once
-from .masking import MASK, STRONG, fold, folded_names, hides, masked_text, pattern, strength
+from .masking import MASK, NOTHING, STRONG, fold, folded_names, hides, masked_text, pattern, strength
 from .table_secrets import JWK, NAMING, VALUES
 from .text import MASKED_AT_MOST, cut, one_line, safe_str, type_name
 
@@ -279,15 +279,12 @@ class JSONCopy:
         Names that tell little (`WEAK`) mask only texts that look random; `STRONG` ones mask numbers and
         containers, too.
         """
-        tells = 0 if value is None or value is True or value is False else strength(name, self._names)
-        if not tells:
-            return False
-        text = _as_text(value)
-        if text is not None:
-            return hides(name, text, tells)
+        tells = strength(name, self._names)
+        if (text := _as_text(value)) is not None:
+            return tells != NOTHING and hides(name, text, tells)
         # Not `max_tokens=1024`: a request to a language model is worth nothing without it.
         is_count = type(value) in (int, float) and name.lower().endswith("tokens")
-        return tells == STRONG and not is_count
+        return tells == STRONG and not (is_count or value is None or isinstance(value, bool))
 
 
 def _as_text(value: Any) -> str | None:

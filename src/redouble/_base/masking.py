@@ -51,12 +51,10 @@ def fold(name: str) -> str:
 
 def strength(name: str, more: Folded = ()) -> int:
     """Return what a name says of its value: `NOTHING`, `WEAK` or `STRONG`."""
+    if more and _holds(fold(name), more):
+        return STRONG
     # Very long texts are not names, and are not cached.
-    known = _strength(name) if len(name) <= 100 else _strength.__wrapped__(name)
-    if more and known != STRONG:
-        folded = fold(name)
-        return STRONG if any(word in folded for word in more) else known
-    return known
+    return _strength(name) if len(name) <= 100 else _strength.__wrapped__(name)
 
 
 @lru_cache(500)

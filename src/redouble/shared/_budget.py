@@ -75,12 +75,9 @@ class SharedBudget(Shared, Budget):
 
     def success(self, cost: float = 0.0) -> Any:
         """Return the cost of the last retry of a call that succeeded; earn a little if it had none."""
-        gain = self._local._gain(cost)
-        now = self._now()
-        with self._lock:
-            fresh = now < self._ask_at
-            if cost or not (fresh and self._local._full):
-                self._earned = min(self._earned + gain, self.capacity)
+        fresh = self._now() < self._ask_at
+        if cost or not (fresh and self._local._full):
+            self.give_back(self._local._gain(cost))
         if fresh and not cost:
             return self._at_once(nothing)
         return self._exchange(0.0, 0.0, nothing, nothing)
