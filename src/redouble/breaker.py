@@ -479,7 +479,6 @@ class CircuitBreaker(Breaker):
             check.some_seconds("open_for", open_for),
             whole("probes", probes, at_least=1),
         )
-        self._counts_successes = self._circuit.count.window is not None
         self._show()
 
     @property
@@ -544,7 +543,7 @@ class CircuitBreaker(Breaker):
 
     def success(self, ticket: int | None = None, listeners: Listeners = ()) -> None:
         """Record that an admitted call succeeded."""
-        if self._counts_successes and (at_present := self._ticket) is not None:
+        if self._window is not None and (at_present := self._ticket) is not None:
             if ticket == at_present or ticket is None:
                 # `_now` and `Window.add` inlined, without a lock: every successful call comes here.
                 now = time.monotonic() if self._clock is None and not fakes else self._now()
