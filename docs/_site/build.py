@@ -41,7 +41,10 @@ MODULES = sorted(
     if not module.name.startswith("_")
 )
 
-LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
+LINK = re.compile(
+    r"(?P<image>!?)\[(?P<text>(?:[^\[\]\n]|\n(?!\n))*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)"
+)
+CODE_OR_LINK = re.compile(rf"^(?P<fence>`{{3,}}).*?^(?P=fence)$|{LINK.pattern}", re.DOTALL | re.MULTILINE)
 TRANSITION = re.compile(r"^ *(\w+) --> (\w+): (.+)$", re.MULTILINE)
 DIAGRAM = re.compile(r"^```mermaid\n(stateDiagram.*?)^```\n", re.DOTALL | re.MULTILINE)
 # Terms that people search for besides those of the map, by the page that answers them first.
@@ -110,7 +113,9 @@ def for_the_site(page: Path) -> str:
     """The text of a page with links that the site can follow, and tables for diagrams."""
     text = page.read_text("utf-8")
     described = front_matter(text)
-    text = LINK.sub(lambda link: relinked(one_line(link), page), text)
+    text = CODE_OR_LINK.sub(
+        lambda found: found[0] if found["fence"] else relinked(one_line(found), page), text
+    )
     text = DIAGRAM.sub(lambda diagram: as_table(diagram[1]), text) + see_also(page)
     place = page.relative_to(DOCS).as_posix()
     terms = [*terms_of_the_map().get(place, []), *SEARCH_TERMS.get(place, [])]

@@ -238,3 +238,14 @@ def test_a_page_has_a_description_an_icon_and_a_copy_button(name: str) -> None:
 def test_the_words_for_a_picture_stay_words_where_a_line_ends() -> None:
     link = BUILD["LINK"].search("![three\npanels](images/herd.svg)")
     assert BUILD["one_line"](link)["text"] == "three panels"
+
+
+@needs_site
+def test_brackets_in_code_are_no_links_and_pages_are_whole() -> None:
+    """Nothing after an unmatched bracket in code is lost, such as ``[2J`` in what a terminal gets."""
+    for source in (ROOT / "docs").rglob("*.md"):
+        text = re.sub(r"^(`{3,}).*?^\1$", "", source.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+        sections = page(source.relative_to(ROOT / "docs").with_suffix(".html").as_posix()).count(
+            "<section id="
+        )
+        assert sections >= len(re.findall(r"^#{1,6} ", text, re.MULTILINE)), source
