@@ -13,7 +13,7 @@ from functools import partial
 
 from .._base.checks import INF
 from .._base.redis import milliseconds, packed, unpacked
-from ..breaker import Breaker, CircuitBreaker, Phase, State
+from ..breaker import Breaker, CircuitBreaker, Consecutive, Phase, State
 from ._failover import Shared, nothing
 
 TYPE_CHECKING = False
@@ -69,9 +69,11 @@ class RemoteState:
         probe.slot = slot
         return probe
 
-    def copy_to(self, circuit: Circuit, now: float) -> None:
+    def copy_to(self, circuit: Circuit, limit: int, now: float) -> None:
         """Give a local circuit this state. The caller holds its lock."""
-        circuit.count.failures, circuit.last_failure = self.failures, self.last
+        count = Consecutive(limit)
+        count.failures = self.failures
+        circuit.count, circuit.last_failure = count, self.last
         until, since = None if self.ends_in is None else now + self.ends_in, now - self.age
         numbers = self.generation, self.oldest, until, self.probes, self.successes, since
         circuit.phase = Phase(self.state, *numbers)
@@ -282,7 +284,7 @@ class SharedBreaker(Shared, Breaker):
                     self._settled = self._asked
                 self._heard_at, self._ask_at = now, now + self.refresh_interval
                 local._hide()
-                remote.copy_to(local._circuit, now)
+                remote.copy_to(local._circuit, self.failures, now)
                 local._show()
 
     def _release_locally(self, ticket: int | None) -> None:
