@@ -79,7 +79,7 @@ class RedisBudget(SharedBudget):
         name = self.key if name is None else name
         local = TokenBudget(capacity, cost, timeout_cost, refund, earn, reserves=reserves, name=name)
         super().__init__(local, clock)
-        self._connect(link, ttl, refresh_interval, timeout, retry_interval, listeners)
+        self._connect(link, listeners, ttl, refresh_interval, timeout, retry_interval)
         warn_if_slow(link, self.name, self.timeout)
 
 
@@ -131,7 +131,7 @@ class RedisBreaker(SharedBreaker):
         rules = limit, successes, open_for, probes
         local = CircuitBreaker(*rules, ignore=ignore, name=name, listeners=listeners, clock=clock)
         super().__init__(local, limit)
-        self._connect(link, ttl, refresh_interval, timeout, retry_interval, listeners)
+        self._connect(link, listeners, ttl, refresh_interval, timeout, retry_interval)
         warn_if_slow(link, self.name, self.timeout)
 
 
@@ -175,7 +175,7 @@ class FileBudget(SharedBudget):
         name = os.path.basename(self.path) if name is None else name  # noqa: PTH119 - pathlib is slow
         local = TokenBudget(capacity, cost, timeout_cost, refund, earn, reserves=reserves, name=name)
         super().__init__(local, clock)
-        self._connect(BudgetFile(self.path), ttl, refresh_interval, timeout, retry_interval, listeners)
+        self._connect(BudgetFile(self.path), listeners, ttl, refresh_interval, timeout, retry_interval)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         settings = {name: getattr(self, name) for name in _SETTINGS}

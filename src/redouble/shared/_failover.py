@@ -71,25 +71,19 @@ class Shared(Guard):
     _read: Callable[[Any], Any]
 
     def _connect(
-        self,
-        link: RedisLink | BudgetFile,
-        ttl: float | timedelta,
-        refresh_interval: float | timedelta,
-        timeout: float | timedelta,
-        retry_interval: float | timedelta,
-        listeners: Iterable[Listener],
+        self, link: RedisLink | BudgetFile, listeners: Iterable[Listener], *times: float | timedelta
     ) -> None:
         """Check and keep the settings. The second half of ``__init__``.
 
+        ``times`` are ``ttl``, ``refresh_interval``, ``timeout`` and ``retry_interval``.
         ``link.run(request, patience)`` sends a request; its last item is true if the store must prove that it
         can be written to. ``link.can_cancel`` says whether a request ends when its time is up.
         """
         self._link = link
         self.is_async = link.is_async
-        self.ttl = check.some_seconds("ttl", ttl)
-        self.refresh_interval = check.some_seconds("refresh_interval", refresh_interval)
-        self.timeout = check.some_seconds("timeout", timeout)
-        self.retry_interval = check.some_seconds("retry_interval", retry_interval)
+        names = "ttl", "refresh_interval", "timeout", "retry_interval"
+        checked = map(check.some_seconds, names, times)
+        self.ttl, self.refresh_interval, self.timeout, self.retry_interval = checked
         self.listeners: tuple[Listener, ...] = check.listeners("listeners", listeners)
         # While the store is down: when to try it again. While it is up: None.
         self._retry_at: float | None = None
