@@ -362,16 +362,15 @@ def layout_of(connection: Connection, path: str, application: int, newest: int, 
     """
     (owner,) = connection.execute("PRAGMA application_id").fetchone()
     (layout,) = connection.execute("PRAGMA user_version").fetchone()
-    if owner == application:
-        if layout > newest:
-            raise SQLiteFileError(
-                f"{path} was written by a later redouble (layout {layout}, this one knows {newest}): install "
-                "that one, or use another file"
-            )
-        return int(layout)
-    if owner or layout or connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+    is_empty = not (owner or layout or connection.execute("SELECT 1 FROM sqlite_master").fetchone())
+    if owner != application and not is_empty:
         raise SQLiteFileError(f"{path} is a database, but not {content}: use another file")
-    return 0
+    if layout > newest:
+        raise SQLiteFileError(
+            f"{path} was written by a later redouble (layout {layout}, this one knows {newest}): install "
+            "that one, or use another file"
+        )
+    return int(layout)
 
 
 def migrate(connection: Connection, path: str, application: int, steps: Steps, content: str) -> None:
