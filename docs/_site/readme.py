@@ -11,7 +11,10 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-RELATIVE_LINK = re.compile(r"(!?)(\[[^\]]*\])\((?!https?:|#)([^)\s]+)\)")
+# A block of code, which stays as it is, or a link that is neither absolute nor to a heading of the README.
+CODE_OR_LINK = re.compile(
+    r"^(`{3,}).*?^\1$|(!?)(\[[^\[\]]*\])\((?!https?:|#)([^)\s]+)\)", re.DOTALL | re.MULTILINE
+)
 
 
 class ReadmeHook(MetadataHookInterface):
@@ -26,8 +29,10 @@ class ReadmeHook(MetadataHookInterface):
 def with_absolute_links(text: str, address: str) -> str:
     """Return the text with links to the files of the project at its address; pictures as raw files."""
 
-    def absolute(link: re.Match[str]) -> str:
-        image, words, target = link.groups()
+    def absolute(found: re.Match[str]) -> str:
+        fence, image, words, target = found.groups()
+        if fence:
+            return found[0]
         return f"{image}{words}({address}/{'raw' if image else 'blob'}/main/{target})"
 
-    return RELATIVE_LINK.sub(absolute, text)
+    return CODE_OR_LINK.sub(absolute, text)

@@ -11,8 +11,10 @@ import re
 import runpy
 import shutil
 import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -249,3 +251,18 @@ def test_brackets_in_code_are_no_links_and_pages_are_whole() -> None:
             "<section id="
         )
         assert sections >= len(re.findall(r"^#{1,6} ", text, re.MULTILINE)), source
+
+
+def test_links_of_the_readme_become_absolute_but_not_brackets_in_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    builder = ModuleType("hatchling.metadata.plugin.interface")  # installed only where the package is built
+    monkeypatch.setattr(builder, "MetadataHookInterface", object, raising=False)
+    monkeypatch.setitem(sys.modules, builder.__name__, builder)
+    absolute = runpy.run_path(str(ROOT / "docs" / "_site" / "readme.py"))["with_absolute_links"]
+    code = "```python\nhandlers[name](request)\n```\n"
+    text = code + "[all\npages](docs/index.md), ![a picture](docs/images/herd.svg), [below](#licence)"
+    assert absolute(text, "https://host/us") == code + (
+        "[all\npages](https://host/us/blob/main/docs/index.md), "
+        "![a picture](https://host/us/raw/main/docs/images/herd.svg), [below](#licence)"
+    )
