@@ -48,9 +48,8 @@ class RemoteState:
         self.admitted = int(admitted) == 1
         self.before = State(unpacked(before))
         self.state = State(unpacked(state))
-        self.generation, self.oldest, self.failures, self.successes, self.probes = [
-            int(float(number)) for number in numbers
-        ]
+        counts = [int(float(number)) for number in numbers]
+        self.generation, self.oldest, self.failures, self.successes, self.probes = counts
         self.ends_in = float(ends_in) / 1000 if ends_in else None
         self.age = float(age) / 1000
         self.last = unpacked(last) or None

@@ -63,15 +63,17 @@ class SharedBudget(Shared, Budget):
 
     def refresh(self) -> Any:
         """Send what was earned here, and return the tokens left in the store."""
-        return self._exchange(0.0, 0.0, lambda _: self._local.tokens, lambda: self._local.tokens)
+        return self._exchange(lambda _: self._local.tokens)
 
     def acquire(self, *, timeout: bool = False, priority: int = 0) -> Any:
         """Take the cost of one retry and return it; return 0.0, and take nothing, if there is not enough."""
         cost = self.timeout_cost if timeout else self.cost
         needed = max(cost, self._reserve(priority) * self.capacity)
-        return self._exchange(
-            cost, needed, lambda taken: taken, lambda: self._local.acquire(timeout=timeout, priority=priority)
-        )
+
+        def result(taken: float | None) -> float:
+            return self._local.acquire(timeout=timeout, priority=priority) if taken is None else taken
+
+        return self._exchange(result, cost, needed)
 
     def success(self, cost: float = 0.0) -> Any:
         """Return the cost of the last retry of a call that succeeded; earn a little if it had none."""
@@ -80,7 +82,7 @@ class SharedBudget(Shared, Budget):
             self.give_back(self._local._gain(cost))
         if fresh and not cost:
             return self._at_once(nothing)
-        return self._exchange(0.0, 0.0, nothing, nothing)
+        return self._exchange(nothing)
 
     def failure(self) -> Any:
         """Do nothing: a first attempt that fails costs nothing."""
@@ -91,10 +93,11 @@ class SharedBudget(Shared, Budget):
         with self._lock:
             self._earned = min(self._earned + cost, self.capacity)
 
-    def _exchange(
-        self, cost: float, needed: float, answered: Callable[[float], Any], otherwise: Callable[[], Any]
-    ) -> Any:
-        """Send what was earned, take the cost, and copy what is left to the local budget."""
+    def _exchange(self, result: Callable[[float | None], Any], cost: float = 0.0, needed: float = 0.0) -> Any:
+        """Send what was earned, take the cost, and copy what is left to the local budget.
+
+        Return ``result(taken)``; while the store is down, ``result(None)``.
+        """
         now = self._now()
         with self._lock:
             # A request that is lost takes this along: earning too little is safe, earning twice is not.
@@ -109,7 +112,7 @@ class SharedBudget(Shared, Budget):
                 if number > self._heard:
                     self._heard = number
                     self._local._keep(0.0, tokens)
-            return answered(taken)
+            return result(taken)
 
         def go_on_here() -> Any:
             """Add the earnings to the local budget, which decides while the store is down."""
@@ -117,7 +120,7 @@ class SharedBudget(Shared, Budget):
                 # Answers to earlier requests do not know what the local budget has spent since.
                 self._heard = self._asked
                 self._local._keep(gain)
-            return otherwise()
+            return result(None)
 
         request = self.capacity, gain, cost, needed, self.ttl
         return self._result_of(self._ask(request, self._patience(), learn, go_on_here))
