@@ -355,11 +355,9 @@ class DeadLetters:
 
     def discard(self, id: str) -> bool:
         """Delete a letter, of any queue; return ``False`` if there is none with this id."""
-        queue = self.store.discard(id)
-        if queue is None:
-            return False
-        self._notify_discarded(queue, 1, "discarded")
-        return True
+        if (queue := self.store.discard(id)) is not None:
+            self._notify_discarded(queue, 1, "discarded")
+        return queue is not None
 
     def purge(
         self,

@@ -115,6 +115,5 @@ def _moment(name: str, value: Any) -> str | None:
     if isinstance(value, str):
         return escape_surrogates(value[:_NAME])
     if hasattr(value, "astimezone"):
-        moment: str = value.astimezone(UTC).isoformat(timespec="microseconds")
-        return moment
+        return str(value.astimezone(UTC).isoformat(timespec="microseconds"))
     return iso(number(name, value))
