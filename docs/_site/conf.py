@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from sphinx.search.en import SearchEnglish
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,5 +63,13 @@ var splitQuery = (query) => query
         return [f"no{word}" if word.isdigit() else word for word in super().split(input)]
 
 
+def mark_short_code(app: Any, doctree: nodes.document, page: str) -> None:
+    """Give code of a few words a class, by which the style sheet keeps it on one line."""
+    for code in doctree.findall(nodes.literal):
+        if len(code.astext()) <= 24:
+            code["classes"].append("short")
+
+
 def setup(app: Any) -> None:
+    app.connect("doctree-resolved", mark_short_code)
     app.add_search_language(NumberSearch)
