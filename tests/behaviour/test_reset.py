@@ -168,10 +168,11 @@ def test_without_a_failure_nothing_is_changed(flavour, policy, heard, fields):
     assert heard == []
 
 
-def test_reset_belongs_into_the_block(policy):
+@pytest.mark.parametrize("method", ["again", "reset"])
+def test_asking_again_and_reset_belong_into_the_block(policy, method):
     def refused(attempt):
-        with pytest.raises(RuntimeError, match=r"attempt.reset\(\) belongs into the block"):
-            attempt.reset()
+        with pytest.raises(RuntimeError, match=rf"attempt.{method}\(\) belongs into the block"):
+            getattr(attempt, method)()
 
     runs = []
     for attempt in retrying(policy):

@@ -116,8 +116,9 @@ class BlockAttempt(Attempt):
         """Ask for another run without an exception; the block still runs to its end.
 
         ``after`` is the wait in seconds, instead of the backoff's. When there is no attempt left,
-        `ResultRejected` is raised with the reason.
+        `ResultRejected` is raised with the reason. Raises `RuntimeError` outside of the block.
         """
+        self._check_inside("again")
         wait = None if after is None else checked_seconds("after", after)
         self._rejected = RejectedResult(None, str(reason), wait)
 
@@ -129,8 +130,7 @@ class BlockAttempt(Attempt):
         released, and `Recovered` is sent if an attempt had failed. Async guards receive it when the block is
         left. Calling it again in the same run changes nothing. Raises `RuntimeError` outside of the block.
         """
-        if self._state is not _RUNNING:
-            raise RuntimeError("attempt.reset() belongs into the block: inside of 'with attempt:'")
+        self._check_inside("reset")
         context, call = self._context, self._call
         if call is not None:
             call.reset()
@@ -140,6 +140,11 @@ class BlockAttempt(Attempt):
         if context is not None:
             context[NUMBER] = context[RETRIED] = 1
             context[PREVIOUS] = None
+
+    def _check_inside(self, method: str) -> None:
+        """Raise `RuntimeError` unless the block is running."""
+        if self._state is not _RUNNING:
+            raise RuntimeError(f"attempt.{method}() belongs into the block: inside of 'with attempt:'")
 
     def __enter__(self) -> Self:
         """Enter the block: set the context of the attempt. Raise what the call has ended with, if it has."""
