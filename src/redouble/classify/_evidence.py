@@ -522,8 +522,9 @@ def hopeless(exc: BaseException) -> str | None:
     'insufficient_quota'
     """
     body = get(exc, "body")
-    # Where there is a status, as with aiohttp, .code warns when it is read.
-    own = _LIMITS if whole(get(exc, "status")) is not None else ("code", *_LIMITS)
+    # A .code of the class beside a status, as aiohttp has it, warns when it is read.
+    plain = "code" in exc.__dict__ or whole(get(exc, "status")) is None
+    own = ("code", *_LIMITS) if plain else _LIMITS
     found = [] if has_none_of(exc, own) else [get(exc, name) for name in own]
     found += [item(part, name) for part in (body, item(body, "error")) for name in ("code", *_LIMITS)]
     for part in found:

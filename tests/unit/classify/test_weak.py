@@ -251,8 +251,7 @@ def test_a_limit_of_money_is_hopeless_wherever_its_code_is(library, name, code):
         assert brief(answered) == (False, True, C.rate_limited)
         assert verdict(answered).reason == f"HTTP 429, {code}"
         assert brief(given(library("RateLimitError")("x"), **attributes)) == PERMANENT
-    if name != "code":  # aiohttp's, which warns
-        assert not verdict(given(library("Odd")("x"), status=429, **{name: code})).retryable
+    assert not verdict(given(library("Odd")("x"), status=429, **{name: code})).retryable
     assert verdict(given(library("Odd")("x"), status_code=429, **{name: "rate_limited"})).retryable
 
 
