@@ -216,6 +216,18 @@ def test_a_file_is_sent_again_from_where_it_began():
     assert server.bodies == [b"body", b"body"]
 
 
+def test_a_file_is_sent_again_if_the_transport_has_read_the_request():
+    bodies, statuses = [], iter([503, 200])
+
+    def answer(request):
+        bodies.append(request.read())
+        return httpx.Response(next(statuses))
+
+    transport = Sync().transport(httpx.MockTransport(answer))
+    Sync().send(transport, "PUT", content=io.BytesIO(b"body"), headers={"content-length": "4"})
+    assert bodies == [b"body", b"body"]
+
+
 def test_a_file_that_cannot_be_rewound_is_not_sent_again():
     class Pipe(io.BytesIO):
         def tell(self):
