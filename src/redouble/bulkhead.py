@@ -160,7 +160,7 @@ class Bulkhead(Gate):
     def refusal(self) -> BulkheadFull:
         """Return the error for a call that found no slot."""
         return BulkheadFull(
-            f"{self.name} is full: at most {self.limit} calls may be in flight and {self.queue} may wait "
+            f"{self.name} is full: at most {self.limit} in flight and {self.queue} waiting "
             f"(limit={self.limit}, queue={self.queue}); call again later, or raise the limits",
             name=self.name,
             limit=self.limit,

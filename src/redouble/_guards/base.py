@@ -57,8 +57,8 @@ class Guard:
     True
     >>> pickle.dumps(budget)  # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):
-    TypeError: payments (TokenBudget) is shared within one process and cannot be pickled: make one in each
-        process, or share the state with redouble.shared
+    TypeError: payments (TokenBudget) belongs to one process and cannot be pickled: make one in each process,
+        or share the state with redouble.shared
     """
 
     is_async = False
@@ -84,9 +84,10 @@ class Guard:
         self._lock = Lock()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        shared = "" if self._remote else ", or share the state with redouble.shared"
         raise TypeError(
-            f"{self.name} ({type(self).__name__}) is shared within one process and cannot be pickled: "
-            "make one in each process, or share the state with redouble.shared"
+            f"{self.name} ({type(self).__name__}) belongs to one process and cannot be pickled: "
+            f"make one in each process{shared}"
         )
 
     def __copy__(self, memo: object = None) -> Self:

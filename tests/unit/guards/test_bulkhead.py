@@ -105,7 +105,7 @@ def test_the_error_says_which_bulkhead_is_full_and_what_to_do():
     with pytest.raises(BulkheadFull) as caught:
         bulkhead.__enter__()
     assert str(caught.value) == (
-        "reports is full: at most 3 calls may be in flight and 0 may wait (limit=3, queue=0); "
+        "reports is full: at most 3 in flight and 0 waiting (limit=3, queue=0); "
         "call again later, or raise the limits"
     )
     assert (caught.value.name, caught.value.limit) == ("reports", 3)
