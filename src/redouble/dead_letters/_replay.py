@@ -44,8 +44,6 @@ _NEVER_ENDED = "its last replay never ended: the process was killed, or the hand
 
 _HOST = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "localhost")
 
-ONCE = Policy(attempts=1)
-
 
 class Replayed(Record):
     """The result of a replay: how many letters had which outcome.
@@ -481,7 +479,7 @@ def _policy_for(policy: Any, handler: Any) -> Policy:
     """
     if flavour(check.function("handler", handler)) in (GENERATOR, ASYNC_GENERATOR):
         raise TypeError(f"handler must be a function, not a generator, whose call runs nothing: {handler!r}")
-    policy = ONCE if policy is None else policy
+    policy = Policy(attempts=1) if policy is None else policy
     if not isinstance(policy, Policy):
         raise TypeError(f"policy must be a redouble.Policy or None, got {policy!r}")
     if policy._falls_back:

@@ -179,8 +179,7 @@ class FileBudget(SharedBudget):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         settings = {name: getattr(self, name) for name in _SETTINGS}
-        make = partial(type(self), reserves=dict(self.reserves), clock=self._clock, **settings)
-        return make, ()
+        return partial(type(self), reserves=dict(self.reserves), clock=self._clock, **settings), ()
 
 
 # fmt: off
