@@ -49,10 +49,8 @@ TRANSITION = re.compile(r"^ *(\w+) --> (\w+): (.+)$", re.MULTILINE)
 DIAGRAM = re.compile(r"^```mermaid\n(stateDiagram.*?)^```\n", re.DOTALL | re.MULTILINE)
 # Terms that people search for besides those of the map, by the page that answers them first.
 SEARCH_TERMS = {
-    "reference/what-is-retried.md": [
-        *["404", "429", "500", "503"],
-        *["status", "SQLSTATE", "psycopg", "deadlock", "DNS"],
-    ],
+    "reference/what-is-retried.md": ["404", "429", "500", "503", "status", "SQLSTATE", "DNS"],
+    "how-to/databases.md": ["psycopg", "deadlock"],
     "reference/breaker.md": ["circuit breaker", "CircuitOpen"],
     "reference/budget.md": ["retry budget"],
     "reference/policy.md": ["timeout", "attempts", "max attempts", "max retries"],
@@ -112,14 +110,14 @@ def stage(pages: Path) -> None:
 def for_the_site(page: Path) -> str:
     """The text of a page with links that the site can follow, and tables for diagrams."""
     text = page.read_text("utf-8")
-    described = front_matter(text)
+    head = front_matter(text)
     text = CODE_OR_LINK.sub(
         lambda found: found[0] if found["fence"] else relinked(one_line(found), page), text
     )
     text = DIAGRAM.sub(lambda diagram: as_table(diagram[1]), text) + see_also(page)
     place = page.relative_to(DOCS).as_posix()
     terms = [*terms_of_the_map().get(place, []), *SEARCH_TERMS.get(place, [])]
-    return described + with_search_terms(text, terms)
+    return head + with_search_terms(text, terms)
 
 
 def one_line(link: re.Match[str]) -> re.Match[str]:
@@ -132,9 +130,13 @@ def front_matter(text: str) -> str:
     """The description of a page for search engines: its first paragraph, without markup."""
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
     paragraphs = [part for part in prose.split("\n\n") if part.strip() and part.strip()[0] not in "#|-!<"]
-    first = " ".join(LINK.sub(r"\g<text>", paragraphs[0]).split()) if paragraphs else ""
-    first = textwrap.shorten(re.sub(r"[`*\\]", "", first), 155, placeholder=" ...")
+    first = described(LINK.sub(r"\g<text>", paragraphs[0])) if paragraphs else ""
     return f"---\nmyst:\n  html_meta:\n    description: {json.dumps(first)}\n---\n\n" if first else ""
+
+
+def described(paragraph: str) -> str:
+    """A paragraph as the description of a page: without markup, and cut where search engines cut it."""
+    return textwrap.shorten(re.sub(r"[`*\\]", "", paragraph), 155, placeholder=" ...")
 
 
 @cache
@@ -251,8 +253,14 @@ def plugin() -> str:
     return "\n".join(parts)
 
 
-def titled(title: str, body: str) -> str:
-    return f"{title}\n{'=' * len(title)}\n\n{body}"
+def titled(module: str, body: str) -> str:
+    """The page of a module, with what its docstring says first as the description."""
+    path = ROOT / "src" / module.replace(".", "/")
+    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    said = (ast.get_docstring(ast.parse(source.read_text("utf-8"))) or "").split("\n\n")
+    prose = [part for part in said[:2] if not part.startswith(">>>") and not part.endswith(":")]
+    about = described(f"{module}: " + " ".join(prose))
+    return f".. meta::\n   :description: {about}\n\n{module}\n{'=' * len(module)}\n\n{body}"
 
 
 def front_door() -> str:
@@ -273,10 +281,12 @@ def write_examples(folder: Path) -> None:
     names = []
     for example in sorted((ROOT / "examples").glob("*.py")):
         names.append(example.stem)
-        page = f"# {example.name}\n\n````python\n{example.read_text('utf-8')}````\n"
+        code = example.read_text("utf-8")
+        head = front_matter((ast.get_docstring(ast.parse(code)) or "").partition("\n\n")[0])
+        page = f"{head}# {example.name}\n\n````python\n{code}````\n"
         (folder / f"{example.stem}.md").write_text(page, "utf-8")
     text = "# Examples\n\nScripts that run by themselves, on loopback, in under two seconds.\n\n"
-    (folder / "index.md").write_text(text + toctree(None, names, hidden=False), "utf-8")
+    (folder / "index.md").write_text(front_matter(text) + text + toctree(None, names, hidden=False), "utf-8")
 
 
 def navigation(index: str) -> str:

@@ -60,8 +60,8 @@ FIRST = {
     "prometheus": "how-to/observe-retries",
     "opentelemetry": "how-to/observe-retries",
     "redis": "how-to/databases",
-    "psycopg": "reference/what-is-retried",
-    "deadlock": "reference/what-is-retried",
+    "psycopg": "how-to/databases",
+    "deadlock": "how-to/databases",
     "sqlalchemy": "how-to/sqlalchemy",
     "celery": "how-to/celery",
     "django": "how-to/django",
@@ -228,7 +228,11 @@ def test_the_api_shows_the_fixtures_for_pytest() -> None:
 
 
 @needs_site
-@pytest.mark.parametrize("name", ["index.html", "faq.html", "reference/policy.html"])
+@pytest.mark.parametrize(
+    "name",
+    ["index.html", "faq.html", "reference/policy.html", "api/redouble.html", "api/redouble.breaker.html",
+     "api/redouble.testing.plugin.html", "examples/index.html", "examples/payments.html"],
+)  # fmt: skip
 def test_a_page_has_a_description_an_icon_and_a_copy_button(name: str) -> None:
     text = page(name)
     [description] = re.findall(r'<meta content="([^"]*)" name="description"', text)
