@@ -437,13 +437,8 @@ def _checked(attempt: Any, base: Any, cap: Any, floor: Any) -> tuple[int, float,
 
 def _between(rng: Random | None, low: float, high: float, floor: float, ceiling: float) -> float:
     """Draw between the ends of a formula, neither of them below the floor."""
-    # A NaN stays NaN, and `next_delay` rejects it.
-    return min(_draw(rng, max(floor, low), max(floor, high)), ceiling)
-
-
-def _draw(rng: Random | None, low: float, high: float) -> float:
-    drawn: float = (_random() if rng is None else rng).uniform(low, high)
-    return drawn
+    drawn: float = (_random() if rng is None else rng).uniform(max(floor, low), max(floor, high))
+    return min(drawn, ceiling)  # a NaN stays NaN, and `next_delay` rejects it
 
 
 @cache

@@ -196,7 +196,9 @@ class BlockAttempt(Attempt):
         if self._flow is not None and self._call is not None:
             self._call.outside, self._call.begun = self._outside, self._begun
             return self._flow, (failure, None)
-        call = self._call = new_call(self._policy, self._context, awaits=self._awaits)
+        call = self._call = Call(
+            self._policy, NAME, (), {}, self._context, awaits=self._awaits, stepwise=True
+        )
         call.outside, call.begun = self._outside, self._begun
         self._flow = flow(call, failure)
         return self._flow, None
@@ -326,13 +328,6 @@ class AsyncBlockAttempt(BlockAttempt):
         return late_error(self._context, limit)
 
 
-def new_call(policy: Policy, context: AttemptContext | None, *, awaits: bool) -> Call:
-    """Return the call that the runs of a block belong to."""
-    call = Call(policy, NAME, (), {}, context, awaits=awaits)
-    call.stepwise = True
-    return call
-
-
 def _first_run(policy: Policy, kind: type[B]) -> B:
     """Return the first run of a block. It has a flow if its guards, a listener or a deadline need one."""
     if policy._falls_back:
@@ -344,7 +339,7 @@ def _first_run(policy: Policy, kind: type[B]) -> B:
     context = first_attempt(policy, NAME, (), {}) if policy._in_context else None
     if not needed and (context is None or context[NUMBER]):
         return kind(policy, context)
-    call = new_call(policy, context, awaits=kind._awaits)
+    call = Call(policy, NAME, (), {}, context, awaits=kind._awaits, stepwise=True)
     return kind(policy, context, flow(call, None, context), call)
 
 

@@ -207,6 +207,7 @@ class Call:
         begun: float = INF,
         *,
         awaits: bool = False,
+        stepwise: bool = False,
     ) -> None:
         """Take what the first attempt had: its arguments, its context and the ticket of its breaker.
 
@@ -215,10 +216,10 @@ class Call:
         """
         self.policy = policy
         self.begun = begun
-        self.in_task = awaits
+        self.in_task, self.stepwise = awaits, stepwise
         self.name = policy.name or name
         self.args, self.kwargs = args, kwargs
-        self.attempt, self.at, self.waited, self.log, self.stepwise = 1, 0.0, 0.0, (), False
+        self.attempt, self.at, self.waited, self.log = 1, 0.0, 0.0, ()
         self.previous = self.ends = self.started = self.verdict = self.held = None
         self.mark = self.outer = self.guards = None
         if policy._client is not None:

@@ -348,9 +348,7 @@ def start(
     ``stepwise`` is for blocks and generators: the flow yields ``SETTLED`` before each wait.
     """
     first = first_attempt(policy, name, args, kwargs) if policy._in_context else None
-    call = Call(policy, name, args, kwargs, first, awaits=awaits)
-    call.stepwise = stepwise
-    return flow(call, None, first)
+    return flow(Call(policy, name, args, kwargs, first, awaits=awaits, stepwise=stepwise), None, first)
 
 
 async def take_over(

@@ -102,8 +102,7 @@ def wrap_generator(  # noqa: C901 - one frame, for short tracebacks
                 if going is None:
                     if sent[0] is None:
                         break
-                    call = Call(policy, name, args, kwargs, None, None, begun_at)
-                    call.stepwise = True
+                    call = Call(policy, name, args, kwargs, None, None, begun_at, stepwise=True)
                     going, sent = flow(call, sent[0]), None
         finally:
             if going is not None:
@@ -175,8 +174,7 @@ def wrap_async_generator(  # noqa: C901 - as above
                 if going is None:
                     if sent[0] is None:
                         break
-                    call = Call(policy, name, args, kwargs, None, None, begun_at, awaits=True)
-                    call.stepwise = True
+                    call = Call(policy, name, args, kwargs, None, None, begun_at, awaits=True, stepwise=True)
                     going, sent = flow(call, sent[0]), None
         finally:
             if going is not None:
