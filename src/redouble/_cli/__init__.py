@@ -113,7 +113,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
         text = "Show, simulate and run retries from the command line."
         parser = Parser(prog=program, description=text, epilog=_EPILOG)
         parser.add_argument("--version", action="version", version=f"redouble {__version__}")
-        commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+        commands = parser.add_subparsers(metavar="COMMAND")
         for name, about in COMMANDS.items():
             commands.add_parser(name, help=about, add_help=False)
         if not rest:

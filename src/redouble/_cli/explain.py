@@ -142,6 +142,7 @@ def _answer(policy: Policy, found: Failed) -> dict[str, Any]:
     return {
         "failure": found.title,
         "retried": reason is None,
+        "by_name": found.by_name,
         "why": why,
         "cause": str(judged.cause),
         "meaning": _MEANINGS[judged.cause],
@@ -281,10 +282,11 @@ def _print(answer: dict[str, Any]) -> None:
     """
     width = text_width() - 1
     print_text(wrap_text(answer["failure"], width), "bold")
+    by_name = ", judged by its name alone" if answer["by_name"] else ""
     if answer["retried"]:
-        print_text("Retried.", "green")
+        print_text(f"Retried{by_name}.", "green")
     else:
-        print_text("Not retried.", "red")
+        print_text(f"Not retried{by_name}.", "red")
     print_text("")
     _labelled("Why", [answer["why"]], width)
     _labelled("Cause", [f"{answer['cause']} ({answer['meaning']})"], width)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import re
 from contextlib import suppress
+from difflib import get_close_matches
 from types import SimpleNamespace
 
 from ..classify import class_info
@@ -51,12 +52,13 @@ class Failed:
     - ``title``: the failure in one line, as it was given.
     - ``method``: the HTTP method, if one was given.
     - ``remark``: a sentence about how it was read, such as that its class is not installed.
+    - ``by_name``: only the name of its class is known.
     - ``note``: the first line of the note that redouble has added to it, if it was retried already.
     """
 
     def __init__(self, title: str, error: BaseException, method: str = "", remark: str = "") -> None:
         self.title, self.error = f"{method} {title}".strip(), error
-        self.method, self.remark, self.note = method, remark, ""
+        self.method, self.remark, self.by_name, self.note = method, remark, bool(remark), ""
 
 
 class HTTPResponse(Exception):  # noqa: N818 - stands for a response
@@ -144,7 +146,9 @@ class Reader:
         if known is None and module and module != "__main__" and imports:
             known, remark = _import(name)
         elif known is None and not module:
-            remark = f"{name} is not a builtin class. Write it with its module, such as package.{name}."
+            near = get_close_matches(name, [known for known in dir(builtins) if known.endswith("Error")], n=1)
+            meant = f": did you mean {near[0]}?" if near else "."
+            remark = f"{name} is not a builtin class{meant} Write others with their module: package.{name}."
         if isinstance(known, type) and issubclass(known, BaseException):
             return known, ""
         if known is not None:

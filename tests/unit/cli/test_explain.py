@@ -282,9 +282,29 @@ def test_the_imports_are_valid_code_at_40_columns(explain, monkeypatch, failure)
     compile(shown, "shown", "exec")
 
 
+def test_a_misspelt_builtin_class_is_named(answer):
+    assert (
+        "TimeoutEror is not a builtin class: did you mean TimeoutError?"
+        in answer("TimeoutEror")["remarks"][0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("failure", "line"),
+    [
+        ("TimeoutError", "Retried."),
+        ("KeyError", "Not retried."),
+        ("no_such_package.Busy", "Not retried, judged by its name alone."),
+        ("no_such_package.BusyTimeout", "Not retried, judged by its name alone."),
+    ],
+)
+def test_the_answer_says_if_only_the_name_was_judged(explain, failure, line):
+    assert explain(failure)[1].split("\n")[1] == line
+
+
 def test_a_name_without_its_module_is_reported(answer):
     assert answer("Busy")["remarks"] == [
-        "Busy is not a builtin class. Write it with its module, such as package.Busy."
+        "Busy is not a builtin class. Write others with their module: package.Busy."
     ]
 
 

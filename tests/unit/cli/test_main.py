@@ -62,6 +62,7 @@ def test_wrong_use_is_told_in_one_line_without_a_traceback():
     [
         (["--quiet", "demo"], "unrecognized arguments: --quiet"),
         (["exlpain"], "did you mean explain?"),
+        (["--verison"], "did you mean --version?"),
         (["explain", "503", "--heeder=x"], "unrecognized arguments: --heeder=x: did you mean --header?"),
         (["simulate", "outge"], "did you mean outage?"),
         (["--", "demo", "--fast"], "unrecognized arguments: --fast"),
