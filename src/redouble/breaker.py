@@ -3,13 +3,13 @@
 While calls succeed the circuit is closed and every call is admitted. When too many fail it opens, and calls
 are rejected at once with `CircuitOpen`. After a while it is half-open and admits a few probes: if they
 succeed it closes, if one fails it opens again.
-
-- `TRANSITIONS` lists every transition between the states.
-- `Circuit` is the state machine, `Consecutive` and `_Rate` are the rules by which it counts failures. They
-  have no lock and no clock: time is an argument.
-- `Breaker` is the base class of breakers, also of custom ones.
-- `CircuitBreaker` adds the lock, the clock and the events to a circuit.
 """
+
+# - `TRANSITIONS` lists every transition between the states.
+# - `Circuit` is the state machine, `Consecutive` and `_Rate` are the rules by which it counts failures. They
+#   have no lock and no clock: time is an argument.
+# - `Breaker` is the base class of breakers, also of custom ones.
+# - `CircuitBreaker` adds the lock, the clock and the events to a circuit.
 
 from __future__ import annotations
 

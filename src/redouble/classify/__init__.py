@@ -1,8 +1,9 @@
 """Classify failures: whether a call may be repeated, and why it failed.
 
-`verdict` takes an exception or a response and returns a `Verdict`. A `Classifier` has other rules. The
-modules ``_table_*`` hold what is known; ``_judge`` decides by the evidence that ``_evidence`` reads.
+`verdict` takes an exception or a response and returns a `Verdict`. A `Classifier` has other rules.
 """
+
+# The modules `_table_*` hold what is known; `_judge` decides by the evidence that `_evidence` reads.
 
 from __future__ import annotations
 
