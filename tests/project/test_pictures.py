@@ -20,8 +20,6 @@ PHONE = 330
 
 pytestmark = not_under_coverage
 every_picture = pytest.mark.parametrize("name", PICTURES)
-# The dashboard is a wide table.
-every_narrow_picture = pytest.mark.parametrize("name", sorted(set(PICTURES) - {"dashboard.svg"}))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +86,7 @@ def test_a_picture_has_a_title_and_a_caption_and_a_chart_names_its_seed(name: st
     assert name in DIAGRAMS or re.search(r"seed \d+\.$", caption)
 
 
-@every_narrow_picture
+@every_picture
 def test_the_caption_of_a_picture_can_be_read_on_a_phone(name: str) -> None:
     text = (FOLDER / name).read_text("utf-8")
     width = int(ElementTree.fromstring(text).get("width", "0"))
@@ -96,7 +94,7 @@ def test_the_caption_of_a_picture_can_be_read_on_a_phone(name: str) -> None:
     assert int(size) * PHONE / width >= 9
 
 
-@every_narrow_picture
+@every_picture
 def test_no_text_of_a_picture_runs_out_of_it(name: str) -> None:
     picture = ElementTree.fromstring((FOLDER / name).read_bytes())
     width = float(picture.get("width", "0"))
