@@ -1,7 +1,8 @@
 """`Policy`, the settings of a retried call, and `Rule`, other settings for some failures."""
 
-# `_GROUPS` declares every field of a policy with its type, default, check and a sentence. After a change there
-# run `python tests/tools/write_policy_fields.py`, which writes them for type checkers and into the docstring.
+# `_GROUPS` declares every field of a policy with its type, default, check and a sentence. After a change
+# there run `python tests/tools/write_policy_fields.py`, which writes them for type checkers and into the
+# docstring.
 
 from __future__ import annotations
 

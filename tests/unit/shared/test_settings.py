@@ -74,7 +74,9 @@ def test_an_async_listener_is_refused(tmp_path):
 @pytest.mark.parametrize("kind", [RedisBudget, RedisBreaker])
 def test_a_guard_with_a_client_refuses_to_pickle(kind, protocol):
     guard = kind(Client(1), "key", name="payments")
-    with pytest.raises(TypeError, match=r"payments \(Redis\w+\) .* cannot be pickled: make one in each process$"):
+    with pytest.raises(
+        TypeError, match=r"payments \(Redis\w+\) .* cannot be pickled: make one in each process$"
+    ):
         pickle.dumps(guard, protocol)
     assert copy.copy(guard) is guard
     assert copy.deepcopy([guard])[0] is guard
