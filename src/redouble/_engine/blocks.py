@@ -66,8 +66,11 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P")
     R = TypeVar("R")
-
     B = TypeVar("B", bound="BlockAttempt")
+    # What a block has ended with, as ``with`` tells it.
+    Kind = type[BaseException] | None
+    Error = BaseException | None
+    Trace = TracebackType | None
 
 
 # What a block is called in notes and logs, if its policy has no name.
@@ -162,9 +165,7 @@ class BlockAttempt(Attempt):
             self._token = current.set(self._context)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: Kind, error: Error, trace: Trace) -> bool:
         """Send the outcome to the flow. Return true to run the block again: its error is settled.
 
         Interrupts and cancellation pass through, and end the call.
@@ -281,9 +282,7 @@ class AsyncBlockAttempt(BlockAttempt):
             self._limit.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: Kind, error: Error, trace: Trace) -> bool:
         """Send the outcome to the flow, without awaits: the loop makes the wait.
 
         The error of the time limit replaces the cancellation that it has caused.
@@ -298,9 +297,7 @@ class AsyncBlockAttempt(BlockAttempt):
                 del instead
         return False
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    async def __aexit__(self, kind: Kind, error: Error, trace: Trace) -> bool:
         """As `__exit__`; guards with an async client are awaited."""
         instead = self._lift_limit(kind, error, trace)
         sent = self._outcome(instead)
@@ -313,9 +310,7 @@ class AsyncBlockAttempt(BlockAttempt):
                 del instead, sent
         return False
 
-    def _lift_limit(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> BaseException | None:
+    def _lift_limit(self, kind: Kind, error: Error, trace: Trace) -> Error:
         """Return what the block has ended with: its own error, or that of the limit."""
         limit, self._limit = self._limit, None
         if limit is None or self._context is None:
@@ -509,7 +504,11 @@ class retrying:  # noqa: N801 - used like a function
         given: Any = policy
         self._policy = given if given.__class__ is Policy and not fields else _made(given, fields)
         if self._policy._keyed:
-            raise TypeError(_no_arguments(self._policy._keyed[0]))
+            field = self._policy._keyed[0]
+            raise TypeError(
+                f"retrying() has no arguments by which a function could choose its {field}: "
+                f"write retrying(..., {field}=registry[key]), or decorate a function with @retry"
+            )
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
         """Raise `TypeError`: decorators are made by ``retry``."""
@@ -530,9 +529,7 @@ class retrying:  # noqa: N801 - used like a function
         _open.set((*_open.get(), scope))
         return scope
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Kind, error: Error, trace: Trace) -> None:
         """Close the scope. Add a note to an error of the body itself that the policy would have retried."""
         _close(self)
         if isinstance(error, Exception) and not _from_a_call(error) and _would_retry(self._policy, error):
@@ -541,9 +538,7 @@ class retrying:  # noqa: N801 - used like a function
     async def __aenter__(self) -> Scope:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: Kind, error: Error, trace: Trace) -> None:
         self.__exit__(kind, error, trace)
 
 
@@ -578,14 +573,6 @@ def _from_a_call(error: Exception) -> bool:
 def _would_retry(policy: Policy, error: Exception) -> bool:
     """Return whether a policy retries an error, by all but its guards: nothing is paid for a note."""
     return isinstance(decide(policy, Progress(), error, 0.0), Wait)
-
-
-def _no_arguments(field: str) -> str:
-    """Return the error text for a guard that is chosen by the arguments of a call."""
-    return (
-        f"retrying() has no arguments by which a function could choose its {field}: "
-        f"write retrying(..., {field}=registry[key]), or decorate a function with @retry"
-    )
 
 
 def _made(policy: Any, fields: PolicyFields) -> Policy:
