@@ -510,15 +510,15 @@ def test_a_coroutine_in_the_place_of_a_function_is_refused_and_closed(use):
 
 def test_an_interrupt_as_a_call_gives_its_slot_back_is_raised_and_the_slot_is_free(flavour, monkeypatch):
     left, bulkhead = [], Bulkhead(1)
-    leave = Call.leave
+    release = Call.release
 
     def interrupted(call):
         left.append(call)
         if len(left) == 1:
             raise KeyboardInterrupt
-        leave(call)
+        release(call)
 
-    monkeypatch.setattr(Call, "leave", interrupted)
+    monkeypatch.setattr(Call, "release", interrupted)
     with pytest.raises(KeyboardInterrupt):
         flavour.call(Policy(bulkhead=bulkhead), flavour.scripted("page"))
     assert bulkhead.under_way == 0

@@ -109,13 +109,15 @@ def a_wait_past_the_deadline(patch: pytest.MonkeyPatch) -> str:
         return outcome
 
     patch.setattr(_flow, "decide", decide)
-    patch.setattr(Call, "in_time", lambda *_, **__: True)
+    patch.setattr(Call, "end_if_late", lambda *_, **__: False)
     return "past the deadline"
 
 
 def an_attempt_after_the_deadline(patch: pytest.MonkeyPatch) -> str:
-    real = Call.in_time
-    patch.setattr(Call, "in_time", lambda self, ahead=0.0, **given: not ahead or real(self, ahead, **given))
+    real = Call.end_if_late
+    patch.setattr(
+        Call, "end_if_late", lambda self, ahead=0.0, **given: bool(ahead) and real(self, ahead, **given)
+    )
     return "the deadline was at"
 
 

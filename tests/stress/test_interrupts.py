@@ -195,7 +195,7 @@ def test_an_interrupt_on_the_way_into_or_out_of_an_attempt_leaves_no_deadline_be
 
 
 @pytest.mark.parametrize("way", [by_call, by_async_call, by_block], ids=lambda way: way.__name__)
-@pytest.mark.parametrize("where", ["Call.leave", "Bulkhead._release"])
+@pytest.mark.parametrize("where", ["Call.release", "Bulkhead._release"])
 def test_an_interrupt_before_a_place_is_given_back_does_not_keep_it(way, where):
     interrupting = Interrupting(kind=("call", where, None))
     assert interrupted(way, interrupting) == ("interrupted", [])

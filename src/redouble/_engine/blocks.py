@@ -95,7 +95,7 @@ class BlockAttempt(Attempt):
     # The exception that was being handled outside, by its id: the object would hold its frames.
     _outside = 0
     # What `written.latest` was when the block was entered.
-    _begun = 0
+    _last_note = 0
     _awaits = False
     _limit: Any = None
     number = 1
@@ -159,7 +159,7 @@ class BlockAttempt(Attempt):
             raise RuntimeError(f"attempt {self.number} was entered already: each runs its block once")
         self._state = _RUNNING
         self._outside = id(sys.exception())
-        self._begun = written.latest
+        self._last_note = written.latest
         if self._context is not None:
             self._outer = current.get()
             self._token = current.set(self._context)
@@ -195,12 +195,12 @@ class BlockAttempt(Attempt):
             self._end()
             return None
         if self._flow is not None and self._call is not None:
-            self._call.outside, self._call.begun = self._outside, self._begun
+            self._call.outside, self._call.last_note = self._outside, self._last_note
             return self._flow, (failure, None)
         call = self._call = Call(
             self._policy, NAME, (), {}, self._context, awaits=self._awaits, stepwise=True
         )
-        call.outside, call.begun = self._outside, self._begun
+        call.outside, call.last_note = self._outside, self._last_note
         self._flow = flow(call, failure)
         return self._flow, None
 
@@ -230,7 +230,7 @@ class BlockAttempt(Attempt):
         if self._flow is not None:
             self._flow.close()
         if call is not None:  # of a flow that was interrupted before it began
-            call.leave()
+            call.release()
 
     def _going_on(self) -> Flow | None:
         """Return the flow, if the block is to be run again."""

@@ -11,7 +11,7 @@ How a call ends, by the method that the flow calls:
 - `expire`: the deadline passed before the first attempt, or during a wait.
 - `refuse`: a guard refused an attempt; before the first one the error of the guard is raised.
 - `fail_callback`: ``sleep`` or ``recover`` failed; the last failure is raised, and its note says why.
-- `is_cancelled`: the task was cancelled during an attempt that hid it.
+- `end_if_cancelled`: the task was cancelled during an attempt that hid it.
 
 All failures go through `give_up`, which writes the note and says whether a dead letter is stored and a
 fallback answers. `leave` gives back all that the call holds of guards; it runs in every case, interrupts
@@ -111,13 +111,13 @@ class Call:
         "args",
         "at",
         "attempt",
-        "begun",
         "clock",
         "ends",
         "guards",
         "held",
         "in_task",
         "kwargs",
+        "last_note",
         "log",
         "mark",
         "name",
@@ -137,7 +137,7 @@ class Call:
     limit = Progress.limit
     give_up_at: float | None = None
     outer_retrying = False
-    begun: float
+    last_note: float
     outside: int | None = None
     rule_failures: dict[Any, int] | None = None
     guards: GuardPass | None
@@ -204,18 +204,18 @@ class Call:
         kwargs: dict[str, Any],
         first: AttemptContext | None = None,
         ticket: Any = None,
-        begun: float = INF,
+        last_note: float = INF,
         *,
         awaits: bool = False,
         stepwise: bool = False,
     ) -> None:
         """Take what the first attempt had: its arguments, its context and the ticket of its breaker.
 
-        ``begun`` is what ``written.latest`` was when it began. Without a context the limits of enclosing
+        ``last_note`` is what ``written.latest`` was when it began. Without a context the limits of enclosing
         calls are read here: the first attempt has not asked for them.
         """
         self.policy = policy
-        self.begun = begun
+        self.last_note = last_note
         self.in_task, self.stepwise = awaits, stepwise
         self.name = policy.name or name
         self.args, self.kwargs = args, kwargs
@@ -304,19 +304,19 @@ class Call:
         """Return the seconds until the deadline, never below 0; ``None`` without one."""
         return None if self.ends is None else max(0.0, self.ends - self.clock())
 
-    def in_time(self, ahead: float = 0.0, *, of_backoff: bool = False) -> bool:
-        """Return whether the limits are still to come, also after a wait ahead; if not, the call ends.
+    def end_if_late(self, ahead: float = 0.0, *, of_backoff: bool = False) -> bool:
+        """End the call if a limit has passed, or will have after a wait ahead. Return whether it has ended.
 
         Asked before the wait, since listeners take time, and after it: no attempt starts after a limit.
         """
         if self.ends is None and self.policy.give_up_after is None:
-            return True
+            return False
         now = self.read_clock()
         end, reason, limit = self.ends, Reason.deadline, self.limit
         if self.give_up_at is not None and self.log:  # the first attempt is always made
             end, reason, limit = first_limit(self.policy, self)
         if end is None or now + ahead < end:  # without one: the enclosing call has ended
-            return True
+            return False
         why = f"{limit} {'would pass during the wait' if ahead and now < end else 'has passed'}"
         if of_backoff:
             self.log_delay(None)
@@ -326,7 +326,7 @@ class Call:
             held: Any = self.held
             self.announce(GaveUp, reason=reason, error=held, why=why)
             self.give_up(held, reason, note=why, verdict=self.verdict)
-        return False
+        return True
 
     def log_delay(self, delay: float | None, *, more: bool = False) -> None:
         """Correct the wait after the last attempt: a guard made it longer, or it was not made at all."""
@@ -337,7 +337,7 @@ class Call:
     # Attempts
 
     @property
-    def failure(self) -> tuple[str, str] | None:
+    def last_failure(self) -> tuple[str, str] | None:
         """The type and the message of the last failure."""
         return self.log[-1][1:3] if self.log else None
 
@@ -358,7 +358,7 @@ class Call:
         ]  # fmt: skip
         if mark is None:
             self.mark = attempt
-        self.begun = written.latest
+        self.last_note = written.latest
         return attempt
 
     @property
@@ -377,7 +377,7 @@ class Call:
         self.verdict = outcome.verdict
         heard = policy.listeners or subscribers or logger_for(policy.logger) is not None
         if isinstance(outcome, Stop):
-            self.log = record(self.log, self.attempt, failure, None, self.begun)
+            self.log = record(self.log, self.attempt, failure, None, self.last_note)
             if heard:
                 expired = outcome.reason is Reason.deadline
                 kind = Expired if expired else GaveUp
@@ -385,7 +385,7 @@ class Call:
             self._stop(outcome, failure)
             return None
         self.previous = outcome.previous
-        self.log = record(self.log, self.attempt, failure, outcome.delay, self.begun)
+        self.log = record(self.log, self.attempt, failure, outcome.delay, self.last_note)
         # A rule's `recover` is for its own failures only.
         if policy.recover is not None or outcome.rule is not None or self.rule_failures is not None:
             self.recover = None if policy.recover is None else policy
@@ -499,7 +499,7 @@ class Call:
         rejected = type(failure) is RejectedResult
         self.refused = reason in _REFUSALS
         if not rejected and (self.attempt == 1 or reason is Reason.already_retried):
-            self.inner = given_up_note(failure, self.begun)
+            self.inner = given_up_note(failure, self.last_note)
         error: Exception = self._rejected(failure, why) if rejected else failure
         lost = reason is not Reason.nested and reason is not Reason.callback
         # By its class: isinstance would ask the exception for attributes, which may raise.
@@ -549,15 +549,15 @@ class Call:
         held = RedoubleError(trouble) if self.held is None else self.held
         self.give_up(held, Reason.callback, note=trouble)
 
-    def is_refused(self) -> bool:
-        """Return whether the breaker is open now; if so, the call ends."""
+    def end_if_refused(self) -> bool:
+        """End the call if the breaker is open now. Return whether it has ended."""
         guards: Any = self.guards
         refusal = None if guards.breaker is None else refused_by(guards.breaker)
         if refusal is not None:
             self.refuse(refusal, Reason.breaker)
         return refusal is not None
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Give back what the call holds. Calling it again does what an interrupt has prevented."""
         if self.mark is not None:
             self.mark[RUNNING] = False
@@ -580,8 +580,8 @@ class Call:
     # attempt began, the call is not retried. On trio nothing is needed: a wait in a cancelled scope raises
     # `Cancelled`.
 
-    def is_cancelled(self, failure: Any) -> bool:
-        """Return whether the task was cancelled during the attempt. Its error is then raised as it is.
+    def end_if_cancelled(self, failure: Any) -> bool:
+        """End the call with its error if the task was cancelled during the attempt. Return whether it was.
 
         A result that was rejected must not be returned: the cancellation is raised in its place.
         """
@@ -625,7 +625,7 @@ class Call:
         policy = self.policy
         if not (policy.listeners or subscribers or logger_for(policy.logger) is not None):
             return
-        error_type, message = failure or self.failure or (None, None)
+        error_type, message = failure or self.last_failure or (None, None)
         verdict = self.verdict
         event = kind(
             self.name,

@@ -109,7 +109,7 @@ class Progress:
     # Whether an enclosing call is already retrying.
     outer_retrying = False
     # What `written.latest` was when the attempt began: notes of calls that ended during it are later ones.
-    begun = INF
+    last_note = INF
     # Of a block: the id of the exception that was being handled when it was entered.
     outside: int | None = None
     # How many earlier failures each rule has answered for.
@@ -172,7 +172,7 @@ def decide(policy: Policy, progress: State, failure: Any, now: float) -> Wait | 
             found = verdict(failure) if plain is None else plain
         if not found.retryable:
             return Stop(Reason.not_retryable, f"not retryable ({found.reason or found.cause})", found)
-        if progress.begun < written.latest and (inner := _stopped(policy, progress, failure, rule)):
+        if progress.last_note < written.latest and (inner := _stopped(policy, progress, failure, rule)):
             return Stop(Reason.already_retried, inner, found)
         if (plain is None or not policy.idempotent or policy._client is not None) and (
             unsafe := _unsafe_to_repeat(policy, progress, failure, found, rule)
@@ -227,7 +227,7 @@ def _stopped(policy: Policy, progress: State, failure: Failure, rule: Rule | Non
     """Return why an inner call's retries were enough; empty if the policy retries by its own rules."""
     if policy.nested != "stop" or policy.on is not None or rule is not None or policy.attempts == INF:
         return ""
-    inner = already_retried(_evidence(failure), progress.begun)
+    inner = already_retried(_evidence(failure), progress.last_note)
     return f'{inner}; say nested="independent" to retry it here as well' if inner else ""
 
 

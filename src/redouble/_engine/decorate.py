@@ -123,15 +123,15 @@ def once(policy: Policy, function: Any, args: tuple[Any, ...], kwargs: dict[str,
             return Rest(_wrap(kind, policy, function, name), *args, **kwargs)
         if not policy._simple:
             return Rest(drive, start(policy, name, args, kwargs), function, args, kwargs)
-    begun = written.latest
+    last_note = written.latest
     try:
         result = function(*args, **kwargs)
         if not is_awaited(result):
             return result
     except Exception as error:  # noqa: BLE001 - the flow decides about it
-        going = flow(Call(policy, name_of(function), args, kwargs, None, None, begun), error)
+        going = flow(Call(policy, name_of(function), args, kwargs, None, None, last_note), error)
     else:
-        return take_over(policy, name_of(function), None, result, function, args, kwargs, begun)
+        return take_over(policy, name_of(function), None, result, function, args, kwargs, last_note)
     return Rest(drive, going, function, args, kwargs)
 
 

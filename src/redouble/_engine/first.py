@@ -59,15 +59,15 @@ def _plain(policy: Policy, function: Function, name: str) -> Function:
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         # Few names, inside and outside, and one of them for two things: a larger frame takes longer to make.
-        begun = written.latest
+        last_note = written.latest
         try:
             result = function(*args, **kwargs)
             if type(result) is known.kind or not is_awaited(result, known):
                 return result
         except Exception as error:  # noqa: BLE001 - the flow decides about it
-            result = flow(Call(known.policy, known.name, args, kwargs, None, None, begun), error)
+            result = flow(Call(known.policy, known.name, args, kwargs, None, None, last_note), error)
         else:
-            return take_over(known.policy, known.name, None, result, function, args, kwargs, begun)
+            return take_over(known.policy, known.name, None, result, function, args, kwargs, last_note)
         # Outside the except block: an interrupt during the wait must not be reported as caused by the
         # failure, whose frames are free by then.
         return drive(result, function, args, kwargs)
@@ -114,8 +114,8 @@ def _failed_async(known: tuple[Policy, str, Kwargs], args: Args, kwargs: Kwargs,
 
     ``failed`` is emptied: after an interrupt the error would hold itself, in a frame of its traceback.
     """
-    (policy, name, _), begun, error = known, failed.pop(), failed.pop()
-    return flow(Call(policy, name, args, kwargs, None, None, begun, awaits=True), error)
+    (policy, name, _), last_note, error = known, failed.pop(), failed.pop()
+    return flow(Call(policy, name, args, kwargs, None, None, last_note, awaits=True), error)
 
 
 def _guarded(policy: Policy, function: Function, name: str) -> Function:  # noqa: C901 - for speed
@@ -136,14 +136,14 @@ def _guarded(policy: Policy, function: Function, name: str) -> Function:  # noqa
         if ticket is None:
             return drive(start(policy, name, args, kwargs), function, args, kwargs)
         failure: Any = None
-        begun = written.latest
+        last_note = written.latest
         try:
             result = function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - the flow decides about it
             failure = error
         else:
             if type(result) is not usual.kind and is_awaited(result, usual):
-                return take_over(policy, name, None, result, function, args, kwargs, begun)
+                return take_over(policy, name, None, result, function, args, kwargs, last_note)
             if until is None or truth("until", until(result)):
                 try:
                     if not breaker._clean:
@@ -155,7 +155,7 @@ def _guarded(policy: Policy, function: Function, name: str) -> Function:  # noqa
                 return result
             failure = RejectedResult(result)
         try:
-            going = flow(Call(policy, name, args, kwargs, None, ticket, begun), failure)
+            going = flow(Call(policy, name, args, kwargs, None, ticket, last_note), failure)
         finally:
             del failure
         return drive(going, function, args, kwargs)
@@ -177,7 +177,7 @@ def _guarded_async(policy: Policy, function: Function, name: str) -> Function:
             going = start(policy, name, args, kwargs, awaits=True)
             return await drive_async(going, function, args, kwargs)
         failure: Any = None
-        begun = written.latest
+        last_note = written.latest
         try:
             result = await function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - the flow decides about it
@@ -194,7 +194,7 @@ def _guarded_async(policy: Policy, function: Function, name: str) -> Function:
                 return result
             failure = RejectedResult(result)
         try:
-            going = flow(Call(policy, name, args, kwargs, None, ticket, begun, awaits=True), failure)
+            going = flow(Call(policy, name, args, kwargs, None, ticket, last_note, awaits=True), failure)
         finally:
             del failure
         return await drive_async(going, function, args, kwargs)
@@ -234,7 +234,7 @@ def _timed(policy: Policy, function: Function, name: str) -> Function:  # noqa: 
         failure: Any = None
         result: Any = None
         token = None
-        begun = written.latest
+        last_note = written.latest
         try:
             try:
                 token = current.set(first)
@@ -248,13 +248,13 @@ def _timed(policy: Policy, function: Function, name: str) -> Function:  # noqa: 
                     current.reset(token)
             if failure is None:
                 if type(result) is not usual.kind and is_awaited(result, usual):
-                    return take_over(policy, name, first, result, function, args, kwargs, begun)
+                    return take_over(policy, name, first, result, function, args, kwargs, last_note)
                 if until is None or truth("until", until(result)):
                     if guarded:
                         report_success(policy, name, ticket, time_left(first))
                     return result
                 failure = RejectedResult(result)
-            going = flow(Call(policy, name, args, kwargs, first, ticket, begun), failure)
+            going = flow(Call(policy, name, args, kwargs, first, ticket, last_note), failure)
             failure = result = None
             return drive(going, function, args, kwargs)
         finally:
@@ -281,7 +281,7 @@ def _timed_async(policy: Policy, function: Function, name: str) -> Function:
         failure: Any = None
         result: Any = None
         token = None
-        begun = written.latest
+        last_note = written.latest
         outer = context.current.get()
         try:
             try:
@@ -303,7 +303,7 @@ def _timed_async(policy: Policy, function: Function, name: str) -> Function:
                         report_success(policy, name, ticket, time_left(first))
                     return result
                 failure = RejectedResult(result)
-            going = flow(Call(policy, name, args, kwargs, first, ticket, begun, awaits=True), failure)
+            going = flow(Call(policy, name, args, kwargs, first, ticket, last_note, awaits=True), failure)
             failure = result = None
             return await drive_async(going, function, args, kwargs)
         finally:
@@ -359,7 +359,7 @@ async def take_over(
     function: Function,
     args: Args,
     kwargs: Kwargs,
-    begun: int,
+    last_note: int,
 ) -> Any:
     """Go on with a call whose first attempt returned an awaitable.
 
@@ -368,5 +368,5 @@ async def take_over(
     """
     if first is not None:
         first[RUNNING] = True  # the sync wrapper has ended it
-    going = flow(Call(policy, name, args, kwargs, first, None, begun, awaits=True), None, first)
+    going = flow(Call(policy, name, args, kwargs, first, None, last_note, awaits=True), None, first)
     return await drive_async(going, function, args, kwargs, [awaitable])

@@ -80,14 +80,15 @@ def flow(call: Call, failure: Any = None, attempt: AttemptContext | None = None)
     next. The end is `_conclude`. An interrupt closes the generator wherever it is; ``leave`` then gives
     back what the call holds.
     """
-    # No other generator during the wait, few locals, which are used again, and few calls within calls: there
-    # may be a hundred thousand calls in backoff, and each keeps this frame.
+    # No other generator during the wait, few locals, and few calls within calls: there may be a hundred
+    # thousand calls in backoff, and each keeps this frame. So `result` is in turn the result, the time, the
+    # decision, the wait and the answer of the sleep, and `attempt` the context and the step that waits.
     try:
         if failure is None:
             if not (yield from _admit_first(call, attempt)):
                 return (yield from _conclude(call))
-            if call.begun == INF:
-                call.begun = written.latest
+            if call.last_note == INF:  # no wrapper has read it before the attempt
+                call.last_note = written.latest
         while True:
             if failure is None:
                 failure, result = yield attempt
@@ -97,7 +98,7 @@ def flow(call: Call, failure: Any = None, attempt: AttemptContext | None = None)
                         break
                 if failure is None:
                     if call.policy.until is None or call.stepwise or (yield from _accepts(call, result)):
-                        if call.owed is not None:
+                        if call.owed is not None:  # `reset` has announced the success
                             yield from _report(call, call.owed)
                             return result
                         if call.guards is not None:
@@ -110,7 +111,7 @@ def flow(call: Call, failure: Any = None, attempt: AttemptContext | None = None)
                     failure = RejectedResult(result)
             if type(failure) is RejectedResult and call.policy._client is not None:
                 failure = RejectedResult(failure.result, call.policy._client.reason(failure.result))
-            if call.in_task and (cancel_requests() or call.cancels) and call.is_cancelled(failure):
+            if call.in_task and (cancel_requests() or call.cancels) and call.end_if_cancelled(failure):
                 break
             if call.guards is None:
                 result = call.read_clock()
@@ -130,7 +131,7 @@ def flow(call: Call, failure: Any = None, attempt: AttemptContext | None = None)
             failure = None
             if call.stepwise:
                 yield SETTLED
-            if (call.ends is not None or call.policy.give_up_after is not None) and not call.in_time(
+            if (call.ends is not None or call.policy.give_up_after is not None) and call.end_if_late(
                 result, of_backoff=True
             ):
                 break
@@ -159,9 +160,9 @@ def flow(call: Call, failure: Any = None, attempt: AttemptContext | None = None)
         return (yield from _conclude(call))
     finally:
         try:
-            call.leave()
+            call.release()
         except BaseException:  # an interrupt, perhaps before anything was done
-            call.leave()
+            call.release()
             raise
 
 
@@ -177,9 +178,9 @@ def _admit_first(call: Call, first: AttemptContext | None) -> Flow:
         return True  # as the wrapper of such a first attempt does: no clock is read
     # The breaker is asked here too: a call that it refuses need not queue for a slot.
     return (
-        not call.is_refused()
+        not call.end_if_refused()
         and (yield from _take_slot(call))
-        and call.in_time()
+        and not call.end_if_late()
         and (yield from _admit(call))
     )
 
@@ -206,25 +207,25 @@ def _admit(call: Call) -> Flow:
     """
     guards: Any = call.guards
     while guards.throttle is not None and (seconds := guards.throttle_wait()):
-        if call.is_refused() or not call.in_time(seconds):
+        if call.end_if_refused() or call.end_if_late(seconds):
             return False
         step = wait_step(call, seconds)
         outcome = yield step
         if outcome is not None and not (yield from _slept(call, step, outcome)):
             return False
         call.log_delay(seconds, more=True)
-        if not call.in_time():
+        if call.end_if_late():
             return False
     breaker = guards.breaker
     if breaker is None or guards.take_ticket():
-        return call.in_time()
+        return not call.end_if_late()
     error, _ = yield (guards.enter_async if call.awaits else guards.enter), call.time_left()
     if isinstance(error, CircuitOpen):
         call.refuse(error.with_traceback(None), Reason.breaker)  # whose frames would hold it, and the call
         return False
     if error is not None:  # a breaker may be the user's own; the attempt is made
         warn_once(breaker, f"guard {breaker.name} failed", error)
-    return call.in_time()  # a store, or a listener, may have taken long
+    return not call.end_if_late()  # a store, or a listener, may have taken long
 
 
 def _settle_guarded(call: Call, failure: Any) -> Flow:
@@ -294,7 +295,7 @@ def _slept(call: Call, step: Any, outcome: Any) -> Flow:
     """Return whether a wait by ``sleep`` went well: its error ends the call."""
     error, answer = outcome
     if error is not None:
-        if call.failure is not None:
+        if call.last_failure is not None:
             call.log_delay(None)
         call.fail_callback(error, f"sleep raised {brief(error)}")
         return False
@@ -309,7 +310,7 @@ def _ready(call: Call) -> Flow:
     """Run ``recover``, and ask the guards. Return whether the next attempt may be made."""
     if call.recover is not None and not (yield from _recover(call)):
         return False
-    if (call.ends is not None or call.policy.give_up_after is not None) and not call.in_time():
+    if (call.ends is not None or call.policy.give_up_after is not None) and call.end_if_late():
         return False
     # After a `reset` the call has no slot.
     if call.guards is not None and not ((yield from _take_slot(call)) and (yield from _admit(call))):

@@ -83,7 +83,7 @@ def wrap_generator(  # noqa: C901 - one frame, for short tracebacks
                     if type(step) is GivenUp:
                         with unchanged(step):
                             raise step.error
-                outer, token, begun_at = context.current.get(), None, written.latest
+                outer, token, last_note = context.current.get(), None, written.latest
                 sent = None, None
                 try:
                     if step is not None:
@@ -102,7 +102,7 @@ def wrap_generator(  # noqa: C901 - one frame, for short tracebacks
                 if going is None:
                     if sent[0] is None:
                         break
-                    call = Call(policy, name, args, kwargs, None, None, begun_at, stepwise=True)
+                    call = Call(policy, name, args, kwargs, None, None, last_note, stepwise=True)
                     going, sent = flow(call, sent[0]), None
         finally:
             if going is not None:
@@ -152,7 +152,7 @@ def wrap_async_generator(  # noqa: C901 - as above
                     if type(step) is GivenUp:
                         with unchanged(step):
                             raise step.error
-                outer, token, begun_at = context.current.get(), None, written.latest
+                outer, token, last_note = context.current.get(), None, written.latest
                 sent = None, None
                 try:
                     if step is not None:
@@ -174,7 +174,7 @@ def wrap_async_generator(  # noqa: C901 - as above
                 if going is None:
                     if sent[0] is None:
                         break
-                    call = Call(policy, name, args, kwargs, None, None, begun_at, awaits=True, stepwise=True)
+                    call = Call(policy, name, args, kwargs, None, None, last_note, awaits=True, stepwise=True)
                     going, sent = flow(call, sent[0]), None
         finally:
             if going is not None:

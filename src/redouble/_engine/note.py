@@ -119,11 +119,11 @@ class Note(str):
 
 
 def record(
-    log: tuple[Entry, ...], number: int, failure: Any, delay: float | None, begun: float
+    log: tuple[Entry, ...], number: int, failure: Any, delay: float | None, last_note: float
 ) -> tuple[Entry, ...]:
     """Return the log with one more failed attempt: its number, type, message, and the wait after it.
 
-    ``begun`` is what ``written.latest`` was when the attempt began.
+    ``last_note`` is what ``written.latest`` was when the attempt began.
     """
     if not issubclass(type(failure), Exception):  # a result that was rejected
         entry: Entry = number, "", failure.reason, delay
@@ -133,7 +133,7 @@ def record(
             entry = number, intern(type(failure).__name__), str(failure), delay
             if hasattr(failure, "__notes__"):
                 note = _note_of(failure)
-                if note is not None and note.number > begun:  # an inner call has raised it
+                if note is not None and note.number > last_note:  # an inner call has raised it
                     entry = *entry, f" ({note._data[0]} gave up after {_attempts(note)})"
         except Exception:  # noqa: BLE001 - __str__, attributes and metaclasses are the user's code
             entry = number, type_name(failure), safe_str(failure), delay
@@ -201,14 +201,14 @@ def _lines(note: Note, masking: Masking | None) -> list[str]:
     return [line[: -len(line.lstrip())] + mask_line(line, 2 * _LINE, masking) for line in lines]
 
 
-def already_retried(failure: object, begun: float) -> str:
+def already_retried(failure: object, last_note: float) -> str:
     """Return which inner call has already retried this failure during the attempt, or was refused a retry.
 
-    ``begun`` is what ``written.latest`` was when the attempt began. Empty if there was none: the same error
-    object may be kept, and raised again later.
+    ``last_note`` is what ``written.latest`` was when the attempt began. Empty if there was none: the same
+    error object may be kept, and raised again later.
     """
     try:
-        notes = _final_notes(failure, begun, {}, _DEEPEST)
+        notes = _final_notes(failure, last_note, {}, _DEEPEST)
     except Exception:  # noqa: BLE001 - attributes are the user's code
         return ""
     if not notes:
@@ -221,39 +221,39 @@ def already_retried(failure: object, begun: float) -> str:
     return f"{name} was refused a retry ({why}){more}"
 
 
-def _final_notes(failure: Any, begun: float, seen: dict[int, list[Note]], depth: int) -> list[Note]:
+def _final_notes(failure: Any, last_note: float, seen: dict[int, list[Note]], depth: int) -> list[Note]:
     """Return a note for the failure, or for each leaf of a group, of a call that ended since; or none."""
     found: list[Note] = []
     for leaf in leaves(failure):
         if id(leaf) not in seen:
             seen[id(leaf)] = []
-            seen[id(leaf)] = _final_note(leaf, begun, seen, depth)
+            seen[id(leaf)] = _final_note(leaf, last_note, seen, depth)
         if not seen[id(leaf)]:
             return []
         found += seen[id(leaf)]
     return found
 
 
-def _final_note(failure: Any, begun: float, seen: dict[int, list[Note]], depth: int) -> list[Note]:
+def _final_note(failure: Any, last_note: float, seen: dict[int, list[Note]], depth: int) -> list[Note]:
     """Return the final note on an error or on one that it carries, as deep as ``depth`` allows."""
-    note = given_up_note(failure, begun)
+    note = given_up_note(failure, last_note)
     if note is not None:
         return [note]
     if depth and isinstance(failure, Exception):
         for error in handed(failure, class_info(type(failure)).deep):
-            if notes := _final_notes(error, begun, seen, depth - 1):
+            if notes := _final_notes(error, last_note, seen, depth - 1):
                 return notes
     return []
 
 
-def given_up_note(failure: object, begun: float) -> Note | None:
-    """Return the final note that an inner call has left on a failure, or on its response, since ``begun``.
+def given_up_note(failure: object, last_note: float) -> Note | None:
+    """Return the final note that an inner call has left on a failure or on its response, since ``last_note``.
 
     Errors have notes; a response has one if it is in a list of its attribute ``__notes__``.
     """
     for place in (failure, _read(failure, "response")):
         note = _note_of(place)
-        if note is not None and note.final and note.number > begun:
+        if note is not None and note.final and note.number > last_note:
             return note
     return None
 
@@ -271,9 +271,9 @@ def passed_to(thing: Any, error: BaseException) -> None:
     thing.__notes__ = [_new("\n".join([f"{_NOTE}{error}", *lines]), note._data, note.final)]
 
 
-def put_lines(error: BaseException, headline: str, lines: list[str], begun: float) -> None:
+def put_lines(error: BaseException, headline: str, lines: list[str], last_note: float) -> None:
     """Put lines about the attempts beside this one on an error, below the note of a call that ended since."""
-    inner = given_up_note(error, begun)
+    inner = given_up_note(error, last_note)
     if inner is None:
         put_note(error, "\n".join([_NOTE + headline, *lines]))
     else:
