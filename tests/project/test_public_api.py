@@ -44,7 +44,7 @@ def unreviewed(reviewed: str, found: str) -> str:
         return ""
     return (
         f"the public interface has changed:\n{changes}\n"
-        "If that is meant, accept it with: python tests/tools/write_public_api.py\n"
+        "If that is meant, accept it with: python tests/tools/write_public_api.py (needs the extra clients)\n"
         "and say in docs/changelog.md what it means for users. A name that goes away breaks their code."
     )
 
@@ -72,6 +72,24 @@ def test_an_unreviewed_change_is_shown_with_the_way_to_accept_it():
     assert "\n-  Policy.attempts: float | None = 4\n+  Policy.attempts: float | None = 5\n" in trouble
     assert "python tests/tools/write_public_api.py" in trouble
     assert "changelog" in trouble
+
+
+@pytest.mark.parametrize("module", ["redouble.clients.grpc", "redouble.clients.httpx"])
+def test_the_file_is_not_written_where_a_client_library_is_missing(module, monkeypatch, tmp_path):
+    text = api.FILE.read_text("utf-8")
+    monkeypatch.setattr(api, "FILE", tmp_path / "public_api.txt")
+    api.FILE.write_text(text, "utf-8")
+    monkeypatch.setattr(api, "is_importable", lambda name: name != module)
+    with pytest.raises(SystemExit, match=rf"would lose {module}, .*'\.\[clients\]'"):
+        api.main()
+    assert api.FILE.read_text("utf-8") == text
+
+
+def test_the_file_is_written_where_every_module_can_be_imported(monkeypatch, tmp_path):
+    monkeypatch.setattr(api, "FILE", tmp_path / "public_api.txt")
+    monkeypatch.setattr(api, "is_importable", lambda name: True)
+    api.main()
+    assert api.FILE.read_text("utf-8") == found()
 
 
 def test_no_line_tells_of_addresses_of_this_machine():
@@ -223,16 +241,19 @@ def test_every_exported_name_is_documented_in_the_code(module):
 ELSEWHERE = {"presets": "policy", "registry": "guards"}
 
 
-@cache
-def page_of(module: str) -> str:
-    """Return the page about a module; for the package itself, all of them."""
+def place_of(module: str) -> str:
+    """Return the path of the page about a module, as a pattern; for the package itself, that of all pages."""
     if module.startswith("redouble.clients"):
-        folder, name = REFERENCE / "clients", module.removeprefix("redouble.clients").lstrip(".")
-        return (folder / f"{name or 'index'}.md").read_text("utf-8")
+        name = module.removeprefix("redouble.clients").lstrip(".")
+        return f"clients/{name or 'index'}.md"
     name = module.removesuffix(".plugin").rpartition(".")[2]
     name = ELSEWHERE.get(name, name)
-    pages = REFERENCE.glob("*.md" if module == "redouble" else f"{name.replace('_', '-')}.md")
-    return "\n".join(page.read_text("utf-8") for page in pages)
+    return "*.md" if module == "redouble" else f"{name.replace('_', '-')}.md"
+
+
+@cache
+def page_of(module: str) -> str:
+    return "\n".join(page.read_text("utf-8") for page in REFERENCE.glob(place_of(module)))
 
 
 def is_on_its_page(module: str, name: str) -> bool:
@@ -243,7 +264,12 @@ def is_on_its_page(module: str, name: str) -> bool:
 
 @every_module
 def test_every_exported_name_is_on_the_page_of_its_module(module):
-    assert [name for name in source.exported(module) if not is_on_its_page(module, name)] == []
+    missing = [name for name in source.exported(module) if not is_on_its_page(module, name)]
+    if missing:
+        pytest.fail(
+            f"{module} exports {', '.join(missing)}: describe it in docs/reference/{place_of(module)}",
+            pytrace=False,
+        )
 
 
 # The errors of redouble as errors of a client library: users catch them by the names of either.

@@ -3,6 +3,8 @@
 Each line states one fact, so that a change of the interface changes one line. A name that several modules export is
 described in one of them. Names that signatures use without exporting them (aliases for type checkers, classes of results)
 are at the end. Annotations are those of the source, defaults are values, and nothing depends on the version of Python.
+
+It imports every module, so it needs the extra ``clients``. Without it, it writes nothing.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ from redouble.policy import _FIELDS
 from support.package_source import (
     PLUGIN,
     absolute,
+    all_modules,
     as_function,
     attributes,
     exported,
     for_checkers,
+    is_importable,
     is_ours,
     overloads,
     public_modules,
@@ -291,5 +295,16 @@ def public_api() -> str:
     return "\n".join(parts)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write the file; exit without writing if the client library of a module is not installed."""
+    unseen = [module for module in all_modules() if not is_importable(module)]
+    if unseen:
+        sys.exit(
+            f"public_api.txt is not written: it would lose {', '.join(unseen)}, whose client libraries are not "
+            "installed here. Install them: python -m pip install -e '.[clients]'"
+        )
     FILE.write_text(public_api(), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
