@@ -4,10 +4,9 @@ A call that fails at least once ends with exactly one of `Recovered`, `GaveUp` o
 `Retrying` before each further attempt. A call that a guard does not admit has one `Refused` and no other
 event. Guards send `CircuitChanged` and `BackendChanged`. A success at the first attempt is sent only to
 listeners that ask for it. Without a listener and a logger no event is made.
-
-To add an event: write its class here, with the level and the template of its log record, and say in
-``metrics._counts`` which counter it adds to.
 """
+
+# To add an event, follow "Where do I add" in docs/development/index.md.
 
 from __future__ import annotations
 
@@ -116,7 +115,8 @@ class Event(Record):
     comparisons and pickles.
 
     ``name`` is the policy's name or the function's. ``attempt`` is the number, from 1, of the attempt that
-    failed; in `Recovered`, of the one that succeeded; 0 if there was none. ``delay`` is the next wait in
+    failed; in `Succeeded` and `Recovered`, of the one that succeeded; in `Hedged`, of the new one; in
+    `DeadLettered`, of the last one; 0 if there was none, as in `Refused`. ``delay`` is the next wait in
     seconds. ``elapsed`` is the seconds since the call began, or since its first failure if the policy has no
     deadline, no ``give_up_after`` and no listener for successes. ``reason`` says why the call failed for
     good. ``correlation`` is the mapping that the function set with `correlate` returned.
@@ -321,7 +321,12 @@ class BackendChanged(Event):
 
 
 class DeadLettered(Event):
-    """A call that failed for good was stored. ``name`` is the function's, ``letter`` the id of the record."""
+    """A call that failed for good was stored. ``name`` is the function's, ``letter`` the id of the record.
+
+    >>> from redouble.dead_letters import DeadLetter
+    >>> DeadLettered(DeadLetter(id="01J8ZQ4T3M", queue="bulk", function="fetch")).letter
+    '01J8ZQ4T3M'
+    """
 
     queue: str
     letter: str

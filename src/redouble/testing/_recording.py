@@ -6,7 +6,18 @@ from contextvars import ContextVar
 
 from .._base.checks import whole
 from .._base.text import one_line
-from ..events import Event, Expired, GaveUp, Hedged, Reason, Recovered, Refused, Retrying, subscribe
+from ..events import (
+    Event,
+    Expired,
+    GaveUp,
+    Hedged,
+    Reason,
+    Recovered,
+    Refused,
+    Retrying,
+    Succeeded,
+    subscribe,
+)
 from ._switches import Switch
 
 TYPE_CHECKING = False
@@ -67,15 +78,17 @@ class Recording:
 
 
 def describe(event: Event) -> str:
-    """Return one event as one line.
+    """Return one event as one line: its outcome in words, or its name and the fields that only it has.
 
     >>> describe(Retrying("fetch", attempt=1, elapsed=0.0, delay=0.5, error_type="TimeoutError"))
     'fetch, attempt 1: TimeoutError; retried after 0.50 s'
     """
     where = f"{event.name}, attempt {event.attempt}" if event.attempt else event.name
     error = one_line(event.error_type or "", event.error_message or "")
-    if isinstance(event, (Recovered, Hedged)):
-        return f"{where}: {'succeeded' if isinstance(event, Recovered) else 'started beside a slow one'}"
+    if isinstance(event, (Succeeded, Recovered)):
+        return f"{where}: succeeded"
+    if isinstance(event, Hedged):
+        return f"{where}: started beside a slow one"
     if isinstance(event, Retrying):
         return f"{where}: {error}; retried after {event.delay or 0.0:.2f} s"
     if isinstance(event, _ENDINGS):
