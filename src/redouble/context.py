@@ -32,7 +32,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextvars import Token
-    from types import TracebackType
     from typing import Any, ParamSpec, TypeVar
 
     from .policy import Policy
@@ -392,9 +391,7 @@ class incoming:  # noqa: N801 - used like a function
         around = boundary(False, clock_of(self._clock), self._seconds, self._retried)
         self._entered.append((around, current.set(around)))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         around, token = self._entered.pop()
         around[RUNNING] = False
         leave(token)

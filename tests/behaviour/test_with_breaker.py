@@ -15,9 +15,10 @@ from redouble import (
     retry,
     retrying,
 )
-from redouble.breaker import Breaker, CircuitBreaker
+from redouble.breaker import CircuitBreaker
 from redouble.budget import RatioBudget
 from redouble.bulkhead import Bulkhead
+from redouble.shared import RedisBreaker
 from redouble.testing import retries_disabled
 from support.guarded import (
     SLOW,
@@ -30,6 +31,7 @@ from support.guarded import (
     slow_page,
     told,
 )
+from support.stores import AsyncClient, Client
 
 
 def test_an_open_circuit_is_not_called_and_says_so(flavour, policy, heard):
@@ -302,36 +304,17 @@ def test_a_probe_that_is_let_through_too_late_is_not_made_and_given_back(flavour
     assert not breaker.refuses()
 
 
-class Torn(Breaker):
-    """Cannot say whether it is closed."""
-
-    def __init__(self):
-        super().__init__("torn")
-        self.entered = 0
-
-    @property
-    def _ticket(self):
-        raise RuntimeError("no ticket today")
-
-    def enter(self, listeners=()):
-        self.entered += 1
-        return 1
-
-    def success(self, ticket=None, listeners=()):
-        pass
-
-    def refuses(self):
-        return False
-
-
 @pytest.mark.parametrize("fields", [{}, {"deadline": 60.0}], ids=str)
-def test_a_ticket_property_that_raises_does_not_break_the_call(flavour, policy, fields, caplog):
-    breaker = Torn()
+def test_a_clock_of_a_shared_breaker_that_raises_does_not_break_the_call(flavour, policy, fields, caplog):
+    def broken():
+        raise RuntimeError("no time today")
+
+    client = AsyncClient() if flavour.is_async else Client()
+    breaker = RedisBreaker(client, "circuit", name="torn", clock=broken)
     call = policy.replace(breaker=breaker, **fields)
     assert flavour.call(call, flavour.scripted("page")) == "page"
-    assert breaker.entered == 1  # so it was asked
-    if not (flavour.is_async and fields):  # which asks the breaker in any case
-        assert "no ticket today" in caplog.text
+    assert "the clock of torn failed" in caplog.text
+    assert "no time today" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from .call import Call
 from .decide import RejectedResult
 from .drivers import drive, drive_async, late_error
 from .flow import flow
-from .guarding import fast_guards, no_ticket, report_success
+from .guarding import fast_guards, report_success
 from .note import written
 
 TYPE_CHECKING = False
@@ -118,7 +118,7 @@ def _failed_async(known: tuple[Policy, str, Kwargs], args: Args, kwargs: Kwargs,
     return flow(Call(policy, name, args, kwargs, None, None, last_note, awaits=True), error)
 
 
-def _guarded(policy: Policy, function: Function, name: str) -> Function:  # noqa: C901 - for speed
+def _guarded(policy: Policy, function: Function, name: str) -> Function:
     """Wrap a function whose guards are read, and called only if there is something to change.
 
     A closed breaker has a ticket, and a clean one needs no report of a success; nor does a full budget. So
@@ -129,10 +129,7 @@ def _guarded(policy: Policy, function: Function, name: str) -> Function:  # noqa
     usual = Usual()
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        try:
-            ticket = breaker._ticket
-        except Exception as error:  # noqa: BLE001 - it may be a property of the user's own
-            ticket = no_ticket(breaker, error)
+        ticket = breaker._ticket
         if ticket is None:
             return drive(start(policy, name, args, kwargs), function, args, kwargs)
         failure: Any = None
@@ -169,10 +166,7 @@ def _guarded_async(policy: Policy, function: Function, name: str) -> Function:
     budget, breaker = fast_guards(policy)
 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        try:
-            ticket = breaker._ticket
-        except Exception as error:  # noqa: BLE001 - it may be a property of the user's own
-            ticket = no_ticket(breaker, error)
+        ticket = breaker._ticket
         if ticket is None:
             going = start(policy, name, args, kwargs, awaits=True)
             return await drive_async(going, function, args, kwargs)
@@ -202,7 +196,7 @@ def _guarded_async(policy: Policy, function: Function, name: str) -> Function:
     return wrapper
 
 
-def _timed(policy: Policy, function: Function, name: str) -> Function:  # noqa: C901 - spelled out, for speed
+def _timed(policy: Policy, function: Function, name: str) -> Function:
     """Wrap a function whose first attempt has a context; with or without guards and ``until``.
 
     The context is set around the function alone. It ends with the call, so that tasks and threads which
@@ -225,10 +219,7 @@ def _timed(policy: Policy, function: Function, name: str) -> Function:  # noqa: 
             ]  # fmt: skip
         else:
             first = first_attempt(policy, name, args, kwargs)
-        try:
-            ticket = breaker._ticket
-        except Exception as error:  # noqa: BLE001 - it may be a property of the user's own
-            ticket = no_ticket(breaker, error)
+        ticket = breaker._ticket
         if ticket is None or not first[NUMBER]:
             return drive(flow(Call(policy, name, args, kwargs, first), None, first), function, args, kwargs)
         failure: Any = None
@@ -271,10 +262,7 @@ def _timed_async(policy: Policy, function: Function, name: str) -> Function:
 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         first = first_attempt(policy, name, args, kwargs)
-        try:
-            ticket = breaker._ticket
-        except Exception as error:  # noqa: BLE001 - it may be a property of the user's own
-            ticket = no_ticket(breaker, error)
+        ticket = breaker._ticket
         if ticket is None or not first[NUMBER]:
             going = flow(Call(policy, name, args, kwargs, first, awaits=True), None, first)
             return await drive_async(going, function, args, kwargs)

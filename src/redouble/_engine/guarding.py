@@ -45,12 +45,6 @@ def fast_guards(policy: Policy) -> tuple[Any, Any]:
     return NO_GUARD if budget is None else budget, NO_GUARD if breaker is None else breaker
 
 
-def no_ticket(breaker: Any, error: Exception) -> Any:
-    """Log that a breaker cannot say whether it is closed. It must be asked, so there is no ticket."""
-    warn_once(breaker, f"guard {breaker.name} failed", error)
-    return None
-
-
 def report_success(policy: Policy, name: str, ticket: Any, left: float | None = None) -> None:
     """Report a success at the first attempt to the budget and the breaker."""
     budget, breaker = fast_guards(policy)
@@ -174,10 +168,7 @@ class GuardPass:
 
     def take_ticket(self) -> bool:
         """Return whether the circuit is closed, so that there is a ticket without asking."""
-        try:
-            self.ticket = self.breaker._ticket
-        except Exception as error:  # noqa: BLE001 - it may be a property of the user's own
-            self.ticket = no_ticket(self.breaker, error)
+        self.ticket = self.breaker._ticket
         return self.ticket is not None
 
     def throttle_wait(self) -> float:

@@ -12,6 +12,7 @@ import sys
 from functools import partial
 
 from .._base.checks import INF
+from .._base.log_once import warn_once
 from .._base.redis import milliseconds, packed, unpacked
 from ..breaker import Breaker, CircuitBreaker, Consecutive, Phase, State
 from ._failover import Shared, nothing
@@ -99,8 +100,12 @@ class SharedBreaker(Shared, Breaker):
 
     @property
     def _ticket(self) -> int | None:  # type: ignore[override]
-        """The ticket of the local circuit, if the last answer is recent."""
-        return self._local._ticket if self._now() < self._ask_at else None
+        """The ticket of the local circuit, if the last answer is recent. Never raises: calls read it."""
+        try:
+            return self._local._ticket if self._now() < self._ask_at else None
+        except Exception as error:  # noqa: BLE001 - the clock may be the user's own
+            warn_once(self, f"the clock of {self.name} failed", error)
+            return None
 
     @property
     def _clean(self) -> bool:  # type: ignore[override]

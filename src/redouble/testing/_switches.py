@@ -18,7 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextvars import ContextVar, Token
-    from types import TracebackType
     from typing import Any, TypeVar
 
     from .._base.clock import FakeTime
@@ -62,9 +61,7 @@ class Switch:
 
         def __enter__(self) -> Any: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         entries = self._entries.copy()
         # Threads and tasks may share a switch. If no entry fits, it is left in another context than it was
         # entered in, as fixtures are; that context is gone.
