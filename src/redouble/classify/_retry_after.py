@@ -9,20 +9,11 @@ The rules of this file:
   numbers joined by commas, as clients join repeated lines, the longest wait counts.
 - Dates are measured from the response's own ``Date`` when it has one, so that a client whose clock is wrong
   waits as long as one whose clock is right; else from ``now``.
-- Headers named *reset* are sent with every response, so they count only on 403, 429 and 503 (or where no
-  status is known), and only if the matching *remaining* header is zero, unreadable or absent.
+- ``RateLimit`` and headers named *reset* are sent with every response, so they count only on 403, 429 and 503
+  (or where no status is known), and only if the matching *remaining* header is zero, unreadable or absent.
 
-Order of precedence; the first row that gives a delay wins, and within a row the longest delay. To add a
-header, add it to a row of ``_ROWS``, which is this list:
-
-1. ``retry-after-ms``, 2. ``x-ms-retry-after-ms``, 3. ``x-amz-retry-after``: milliseconds.
-4. ``Retry-After``: seconds, or any of the three forms of HTTP-date.
-5. ``X-RateLimit-Reset-After``: seconds.
-6. ``RateLimit``: the ``t`` of the policies whose ``r`` is zero (draft 7: ``reset`` and ``remaining``).
-7. ``RateLimit-Reset``, 8. ``X-RateLimit-Reset``, 9. ``X-Rate-Limit-Reset``: seconds, an epoch in seconds
-   or milliseconds (told by size), an HTTP-date or an RFC 3339 time.
-10. ``x-ratelimit-reset-requests`` and ``-tokens``: durations such as ``6m0s``; a bare number is seconds.
-11. ``anthropic-ratelimit-*-reset`` for requests, tokens, input-tokens and output-tokens: as 7.
+``_ROWS`` has the headers in the order of precedence, each with its parser: the first row that gives a delay
+wins, and within a row the longest delay. To add a header, add it to a row, or add a row with its parser.
 """
 
 from __future__ import annotations
@@ -146,7 +137,7 @@ def _after(text: str, now: float) -> float:
 
 
 def _reset(text: str, now: float) -> float:
-    """Parse the time or the delay of a reset header."""
+    """Parse seconds, an epoch in seconds or milliseconds, an HTTP-date or an RFC 3339 time."""
     if text[0].isalpha():
         return _http_date(text, now) - now
     if ":" in text:
@@ -187,7 +178,7 @@ def _policy(member: str) -> tuple[float | None, float | None]:
 
 
 def _ratelimit(text: str, now: float) -> float:
-    """Return the longest reset of the policies with nothing remaining."""
+    """Return the longest ``t`` of the policies whose ``r`` is zero (draft 7: ``reset`` and ``remaining``)."""
     return max([reset for left, reset in _policies(text) if not left and reset is not None])
 
 

@@ -196,19 +196,32 @@ def test_each_header_is_read_in_its_own_unit(headers, delay):
     assert headers_hint(headers, status=429, now=IN_2026) == pytest.approx(delay)
 
 
-BY_RANK = [
-    ("retry-after-ms", "1000"),
-    ("x-ms-retry-after-ms", "2000"),
-    ("x-amz-retry-after", "3000"),
-    ("Retry-After", "4"),
-    ("X-RateLimit-Reset-After", "5"),
-    ("RateLimit", '"a";r=0;t=6'),
-    ("RateLimit-Reset", "7"),
-    ("X-RateLimit-Reset", "8"),
-    ("X-Rate-Limit-Reset", "9"),
-    ("x-ratelimit-reset-tokens", "10s"),
-    ("anthropic-ratelimit-requests-reset", "11"),
+# A header of each row of _ROWS, in that order, and how it says a number of seconds.
+HEADERS = [
+    ("retry-after-ms", "{}000"),
+    ("x-ms-retry-after-ms", "{}000"),
+    ("x-amz-retry-after", "{}000"),
+    ("Retry-After", "{}"),
+    ("X-RateLimit-Reset-After", "{}"),
+    ("RateLimit", '"a";r=0;t={}'),
+    ("RateLimit-Reset", "{}"),
+    ("X-RateLimit-Reset", "{}"),
+    ("X-Rate-Limit-Reset", "{}"),
+    ("x-ratelimit-reset-tokens", "{}s"),
+    ("anthropic-ratelimit-requests-reset", "{}"),
 ]
+# The same with values: the first says 1 second, the second 2, and so on.
+BY_RANK = [(name, text.format(rank)) for rank, (name, text) in enumerate(HEADERS, start=1)]
+RESETS = {name for _, reset, names in _hints._ROWS if reset for name in names}
+RESETS_BY_RANK = [(name, value) for name, value in BY_RANK if name.lower() in RESETS]
+
+
+def test_a_header_of_each_row_is_tried():
+    tried = {name.lower() for name, _ in HEADERS}
+    found = [[name for name in names if name in tried] for _, _, names in _hints._ROWS]
+    assert found == [[name.lower()] for name, _ in HEADERS], (
+        "HEADERS needs one header of each row of _ROWS, in the order of the rows"
+    )
 
 
 @pytest.mark.parametrize("rank", range(len(BY_RANK)))
@@ -220,13 +233,14 @@ def test_the_first_readable_header_in_order_of_precedence_wins(rank):
 
 @pytest.mark.parametrize("status", [200, 202, 302, 400, 404, 408, 500, 502, 504, 529])
 def test_reset_headers_ride_on_every_answer_and_delay_none_but_the_limited(status):
-    assert headers_hint(dict(BY_RANK[4:]), status=status) is None
-    for rank in range(4):
-        assert headers_hint(dict(BY_RANK[rank:]), status=status) == rank + 1
+    assert headers_hint(dict(RESETS_BY_RANK), status=status) is None
+    for rank, (name, _) in enumerate(BY_RANK):
+        if name.lower() not in RESETS:
+            assert headers_hint(dict(BY_RANK[rank:]), status=status) == rank + 1
 
 
 @pytest.mark.parametrize("status", [403, 429, 503, HTTPStatus.TOO_MANY_REQUESTS, None])
-@pytest.mark.parametrize(("name", "value"), BY_RANK[4:])
+@pytest.mark.parametrize(("name", "value"), RESETS_BY_RANK)
 def test_reset_headers_count_where_a_limit_may_be_the_reason_or_no_status_is_known(status, name, value):
     assert headers_hint({name: value}, status=status) is not None
 
@@ -243,6 +257,11 @@ REMAINING = [
     ("anthropic-ratelimit-input-tokens-reset", "5", "anthropic-ratelimit-input-tokens-remaining"),
     ("anthropic-ratelimit-output-tokens-reset", "5", "anthropic-ratelimit-output-tokens-remaining"),
 ]
+
+
+def test_every_reset_header_is_tried_with_its_remaining_header():
+    # RateLimit says itself how much remains.
+    assert {reset.lower() for reset, *_ in REMAINING} == RESETS - {"ratelimit"}, "add the others to REMAINING"
 
 
 @pytest.mark.parametrize("status", [403, 429, 503, None])
