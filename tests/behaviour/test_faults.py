@@ -33,7 +33,6 @@ from redouble.breaker import CircuitBreaker, State
 from redouble.budget import RatioBudget, TokenBudget
 from redouble.bulkhead import Bulkhead
 from redouble.classify import retry_after
-from redouble.classify._retry_after import _ROWS
 from redouble.dead_letters import DeadLetters
 from redouble.errors import CircuitOpen
 from redouble.hedging import hedge, quantile
@@ -201,24 +200,11 @@ IN_SECONDS = {
 }
 
 
-# The headers of each row of the documentation.
-PAGE = (ROOT / "docs" / "reference" / "classify.md").read_text("utf-8")
-HINTS = PAGE.partition("## Hints")[2].partition("\n- ")[0]
-DOCUMENTED = [
-    re.findall("`([^`]+)`", cell) for cell in re.findall(r"^\| (`[^|]+) \|", HINTS, flags=re.MULTILINE)
-]
-
-
-def test_the_documentation_has_the_headers_that_are_read_row_by_row():
-    in_code = [list(names) for _, _, names in _ROWS]
-    in_docs = [[name.lower() for name in names] for names in DOCUMENTED]
-    assert in_docs == in_code, (
-        "docs/reference/classify.md, Hints, and _ROWS of classify/_retry_after.py differ"
-    )
-
-
 def test_headers_are_asked_in_the_order_that_the_documentation_gives():
-    order = [names[0] for names in DOCUMENTED]
+    page = (ROOT / "docs" / "reference" / "classify.md").read_text("utf-8").partition("## Hints")[2]
+    order = re.findall(r"^\| `([\w-]+)`", page.partition("\n- ")[0], flags=re.MULTILINE)
+    # That there is a row for each header is held by unit/classify/test_retry_after.py.
+    assert len(order) >= 11
     headers = {name: IN_SECONDS.get(name, "{}").format(row) for row, name in enumerate(order, start=1)}
     for row, name in enumerate(order, start=1):
         assert retry_after(Answered(429, **headers)) == row, f"{name}: does IN_SECONDS need a value for it?"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import time
 from http import HTTPStatus
 from pathlib import Path
@@ -30,6 +31,7 @@ def should_retry(headers):
     return _hints.should_retry(_headers.read_headers(headers, INTERESTING))
 
 
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "classify.md"
 JUNE_2019 = 1559559600  # Mon, 03 Jun 2019 11:00:00 GMT
 IN_2026 = 1785000000  # 25 July 2026
 
@@ -214,6 +216,13 @@ HEADERS = [
 BY_RANK = [(name, text.format(rank)) for rank, (name, text) in enumerate(HEADERS, start=1)]
 RESETS = {name for _, reset, names in _hints._ROWS if reset for name in names}
 RESETS_BY_RANK = [(name, value) for name, value in BY_RANK if name.lower() in RESETS]
+
+
+def test_the_documentation_has_the_headers_that_are_read_row_by_row():
+    table = PAGE.read_text("utf-8").partition("## Hints")[2].partition("\n- ")[0]
+    cells = re.findall(r"^\| (`[^|]+) \|", table, flags=re.MULTILINE)
+    in_docs = [tuple(re.findall("`([^`]+)`", cell.lower())) for cell in cells]
+    assert in_docs == [names for _, _, names in _hints._ROWS], "docs/reference/classify.md, Hints"
 
 
 def test_a_header_of_each_row_is_tried():
