@@ -158,6 +158,23 @@ def same(one: Any, other: Any) -> bool:
         return False
 
 
+class Data(Record):
+    """Base class of the records that can be turned into plain data."""
+
+    __slots__ = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all fields as plain data, ready for JSON."""
+        return {field: _as_data(getattr(self, field)) for field in self._fields}
+
+
+def _as_data(value: Any) -> Any:
+    """Return a mapping, a tuple or a record as plain data; other values unchanged."""
+    if hasattr(value, "items"):
+        return {name: _as_data(member) for name, member in value.items()}
+    return value.as_dict() if hasattr(value, "as_dict") else [*value] if type(value) is tuple else value
+
+
 def _hash(value: Any) -> int:
     """Hash a value so that equal ones hash alike: a partial by its function, a mapping by its keys.
 

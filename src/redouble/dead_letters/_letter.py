@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 
 from .._base.log_once import warn
-from .._base.record import Record
+from .._base.record import Data, Record
 from .._base.text import brief
 from ..errors import StoreError
 
@@ -38,7 +38,7 @@ ORIGIN = ("id", "queue", "idempotency_key", "first_attempt_at", "enqueued_at")
 AT_ONCE = 1000
 
 
-class DeadLetter(Record):
+class DeadLetter(Data):
     """A call that failed for good: frozen, equal by its fields, made of text, numbers and JSON.
 
     Times are ISO 8601 texts in UTC. ``payload`` is JSON with secrets masked and its length bounded, so it may
@@ -77,10 +77,6 @@ class DeadLetter(Record):
     leased_by: str | None = None
     leased_until: str | None = None
     last_replay_error: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields by name, ready for JSON."""
-        return {field: getattr(self, field) for field in self._fields}
 
     def replace(self, **fields: Any) -> DeadLetter:
         """Return another letter with these fields changed."""

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from types import MappingProxyType
 
 from .._base.checks import above_zero
-from .._base.record import Record, assign
+from .._base.record import Data, Record, assign
 from .._base.table import duration, share, table
 from ..events import DeadLettered, Expired, GaveUp, Hedged, Reason, Recovered, Refused, Retrying, Succeeded
 
@@ -145,23 +145,6 @@ class Tally:
 # Records of a snapshot
 
 
-class _Data(Record):
-    """Base class of the records that can be turned into plain data."""
-
-    __slots__ = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the same as plain data, which ``json`` can write."""
-        return {field: _plain(getattr(self, field)) for field in self._fields}
-
-
-def _plain(value: Any) -> Any:
-    """Return a mapping or a record as plain data; other values unchanged."""
-    if hasattr(value, "items"):
-        return {name: _plain(member) for name, member in value.items()}
-    return value.as_dict() if hasattr(value, "as_dict") else value
-
-
 class Distribution(Record):
     """Counts of times by bucket, with their sum and the largest. Times are in seconds.
 
@@ -211,7 +194,7 @@ class Distribution(Record):
         return {**summed, **quantiles, "bounds": [*self.bounds], "counts": [*self.counts]}
 
 
-class Counts(_Data):
+class Counts(Data):
     """The numbers of one policy.
 
     ``calls`` are those that have ended: without ``successes`` only those that failed at least once or were
@@ -262,7 +245,7 @@ class Counts(_Data):
         return {"calls": self.calls, "success_rate": self.success_rate, **super().as_dict()}
 
 
-class BudgetLevel(_Data):
+class BudgetLevel(Data):
     """The tokens left in a budget, and its capacity if it has one.
 
     >>> BudgetLevel(tokens=5.0, capacity=500.0).as_dict()
@@ -273,7 +256,7 @@ class BudgetLevel(_Data):
     capacity: float | None
 
 
-class Snapshot(_Data):
+class Snapshot(Data):
     """All numbers of one moment, as plain data that does not change.
 
     ``policies`` has `Counts` by policy, ``budgets`` the `BudgetLevel` of each that is watched, ``breakers``

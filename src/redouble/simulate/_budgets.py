@@ -9,12 +9,13 @@ follow at once.
 from __future__ import annotations
 
 from .._base.checks import INF, above_zero, whole
+from .._base.record import Data
 from ..backoff import fixed
 from ..breaker import Breaker
 from ..budget import RatioBudget, TokenBudget
 from ..errors import CircuitOpen
 from ..policy import Policy
-from ._fleet import EventQueue, Result, SimulatedCall, Strategy, by_name, checked_rate, run_model, strategy_of
+from ._fleet import EventQueue, SimulatedCall, Strategy, by_name, checked_rate, run_model, strategy_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ BUDGET_STRATEGIES = by_name(
 )
 
 
-class Budgets(Result):
+class Budgets(Data):
     """The result of `budgets`: its parameters, the outcome of the calls, and the load.
 
     >>> found = budgets("no_retries", failure_rate=0.0, seconds=1)

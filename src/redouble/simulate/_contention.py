@@ -9,9 +9,10 @@ A message takes ``|Normal(10 ms, 2 ms)|``; the server takes no time.
 from __future__ import annotations
 
 from .._base.checks import INF, whole
+from .._base.record import Data
 from ..backoff import decorrelated_jitter, equal_jitter, exponential, fixed, full_jitter
 from ..policy import Policy
-from ._fleet import EventQueue, Result, SimulatedCall, Strategy, by_name, run_model, strategy_of
+from ._fleet import EventQueue, SimulatedCall, Strategy, by_name, run_model, strategy_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ CONTENTION_STRATEGIES = by_name(
 )
 
 
-class Contention(Result):
+class Contention(Data):
     """The result of `contention`: its parameters, and means over the runs.
 
     >>> alone = contention(clients=1, runs=2)

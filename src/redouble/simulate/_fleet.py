@@ -122,15 +122,6 @@ def checked_rate(failure_rate: float, strategy: Strategy) -> float:
     return float(failure_rate)
 
 
-class Result(Record):
-    """Base of the results: frozen records of plain data."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields as plain data, ready for JSON."""
-        values = {field: getattr(self, field) for field in self._fields}
-        return {name: [*value] if value.__class__ is tuple else value for name, value in values.items()}
-
-
 # Calls
 
 

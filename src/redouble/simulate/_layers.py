@@ -11,10 +11,11 @@ from contextvars import Context
 
 from .._base.checks import whole
 from .._base.clock import fake_here
+from .._base.record import Data
 from ..budget import RatioBudget
 from ..context import incoming, outgoing_headers
 from ..policy import Policy
-from ._fleet import Result, Strategy, by_name, checked_rate, run_model, strategy_of
+from ._fleet import Strategy, by_name, checked_rate, run_model, strategy_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ LAYER_STRATEGIES = by_name(
 )
 
 
-class Layers(Result):
+class Layers(Data):
     """The result of `layers`: its parameters, and the calls that reached each layer.
 
     >>> healthy = layers(failure_rate=0.0, calls=3)

@@ -13,10 +13,11 @@ import math
 
 from .. import backoff
 from .._base.checks import above_zero, whole
+from .._base.record import Data
 from ..breaker import CircuitBreaker
 from ..budget import RatioBudget
 from ..policy import Policy
-from ._fleet import EventQueue, Result, SimulatedCall, Strategy, by_name, run_model, strategy_of
+from ._fleet import EventQueue, SimulatedCall, Strategy, by_name, run_model, strategy_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ _ATTEMPT, _RESPONSE = "attempt", "response"
 _HOP = 0.005
 
 
-class Parameters(Result):
+class Parameters(Data):
     """The checked parameters of `outage`."""
 
     strategy: str
