@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redouble import Cause, Policy, Rule, backoff, presets
-from redouble._policy.lint import CHECKS
+from redouble._policy.describe import retries
+from redouble._policy.lint import CHECKS, TEXTS
 from redouble.backoff import (
     additive_jitter,
     decorrelated_jitter,
@@ -152,9 +153,23 @@ every_warning = pytest.mark.parametrize(
 )
 
 
+def only(name: str, policy: Policy) -> LintWarning:
+    """Return the only warning of a check; fail if it found nothing."""
+    found = [warning for warning in policy.lint() if warning.name == name]
+    if not found:
+        hint = "" if retries(policy) else ": it makes no retries; does the check belong in WITHOUT_RETRIES?"
+        pytest.fail(f"{name} found nothing in {policy!r}{hint}", pytrace=False)
+    [warning] = found
+    return warning
+
+
+def test_every_check_has_its_texts_and_no_other_texts_are_there():
+    assert set(TEXTS) == set(NAMES), "TEXTS and CHECKS of _policy/lint.py name different checks"
+
+
 @every_warning
 def test_a_probable_mistake_is_named_with_its_field_and_its_value(name, field, fields, says):
-    [found] = [warning for warning in Policy(**fields).lint() if warning.name == name]
+    found = only(name, Policy(**fields))
     assert found.field == field
     assert says in str(found)
 
@@ -187,7 +202,7 @@ def changes(remedy: str) -> list[tuple[str, str, Any]]:
 @every_warning
 def test_each_change_that_a_remedy_writes_out_makes_the_warning_go_away(name, field, fields, says):
     policy = Policy(**fields)
-    [found] = [warning for warning in policy.lint() if warning.name == name]
+    found = only(name, policy)
     for whose, changed, value in changes(found.remedy):
         if whose == "policy":
             better = policy.replace(**{changed: value})
@@ -210,7 +225,7 @@ def test_most_remedies_are_changes_that_can_be_written_down():
 
 
 def test_every_check_is_tried_above():
-    assert {name for name, *_ in OBJECTED} == set(NAMES)
+    assert {name for name, *_ in OBJECTED} == set(NAMES), "OBJECTED has a policy for each check"
 
 
 SENSIBLE: list[dict[str, Any]] = [
