@@ -15,7 +15,7 @@ from redouble import Cause, Policy, Rule, Verdict
 from redouble._engine.decide import Progress, RejectedResult, Stop, Wait, decide
 from redouble._engine.guarding import GuardPass
 from redouble._engine.note import write_note
-from redouble.backoff import decorrelated_jitter, exponential, fixed
+from redouble.backoff import decorrelated_jitter, exponential, fixed, immediately_once
 from redouble.breaker import Breaker
 from redouble.budget import Budget
 from redouble.classify import Classifier
@@ -80,9 +80,11 @@ TABLE: list[tuple[str, Policy, Progress, Any, float, float | Reason]] = [
     ("a short hint is waited for too", STEADY.replace(base=0.1, rng=Pinned(0.0)), Progress(1), HTTPError(503, {"Retry-After": "0.5"}), 0.0, 0.5),
     ("a short hint does not shorten the backoff", STEADY.replace(rng=Pinned(0.5)), Progress(3), HTTPError(503, {"retry-after-ms": "1"}), 0.0, 4.0),
     ("the backoff yields to a hint that alone fits the deadline", STEADY.replace(rng=Pinned(0.0)), Progress(3, ends=3.0), HTTPError(503, {"Retry-After": "2"}), 0.0, 2.0),
+    ("the backoff ends at the deadline, and yields too", STEADY.replace(rng=Pinned(0.0)), Progress(3, ends=4.0), HTTPError(503, {"Retry-After": "2"}), 0.0, 2.0),
     ("neither fits the deadline", STEADY, Progress(3, ends=3.0), HTTPError(503, {"Retry-After": "6"}), 0.0, Reason.deadline),
     ("a hint may pass the cap", STEADY.replace(cap=2, rng=Pinned(0.0)), Progress(1), HTTPError(429, {"Retry-After": "9"}), 0.0, 9.0),
     ("a hint of 0 leaves it to the backoff", STEADY, Progress(2), HTTPError(503, {"Retry-After": "0"}), 0.0, 2.0),
+    ("a hint of 0 makes no wait longer", STEADY.replace(backoff=immediately_once(exponential)), Progress(1), HTTPError(503, {"Retry-After": "0"}), 0.0, 0.0),
     ("a date in the past leaves it to the backoff", STEADY, Progress(1), HTTPError(503, {"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"}), 0.0, 1.0),
     ("a hint at the max_retry_after is waited for", STEADY.replace(rng=Pinned(0.0)), Progress(1), HTTPError(503, {"Retry-After": "120"}), 0.0, 120.0),
     ("a hint above the max_retry_after stops", STEADY, Progress(1), HTTPError(503, {"Retry-After": "120.5"}), 0.0, Reason.retry_after),
@@ -138,8 +140,13 @@ TABLE: list[tuple[str, Policy, Progress, Any, float, float | Reason]] = [
     ("control flow that is named", STEADY.replace(on=(Exception, SkipTest)), Progress(1), SkipTest(), 0.0, 1.0),
     ("control flow that a rule names", STEADY.replace(rules={StopIteration: Rule()}), Progress(1), StopIteration(), 0.0, 1.0),
     ("other control flow than is named", STEADY.replace(on=(Exception, SkipTest)), Progress(1), group(SkipTest(), CancelledError()), 0.0, Reason.not_retryable),
-    ("control flow that a classifier names", STEADY.replace(on=Classifier(transient=(SkipTest,))), Progress(1), SkipTest(), 0.0, 1.0),
+    ("control flow that a classifier names", STEADY.replace(on=Classifier(transient=(SkipTest,))), Progress(2), SkipTest(), 0.0, 2.0),
     ("control flow that an error has caused", STEADY, Progress(1), caused(SkipTest(), TimeoutError()), 0.0, Reason.not_retryable),
+    ("a rule without a floor keeps that of the policy", STEADY.replace(floor=3.0, rules={TimeoutError: Rule(base=0.5)}), Progress(1), TimeoutError(), 0.0, 3.0),
+    ("a rule for the lowest 4xx lets a POST be repeated", STEADY.replace(rules={400: Rule()}), Progress(1), HTTPError(400, method="POST"), 0.0, 1.0),
+    ("a rule for the highest 4xx too", STEADY.replace(rules={499: Rule()}), Progress(1), HTTPError(499, method="POST"), 0.0, 1.0),
+    ("a rule for the lowest 5xx does not", STEADY.replace(rules={500: Rule()}), Progress(1), HTTPError(500, method="POST"), 0.0, Reason.not_idempotent),
+    ("a rule for all in a group before one of a wider type", STEADY.replace(rules={Exception: Rule(base=9.0), TimeoutError: Rule(base=5.0)}), Progress(1), group(TimeoutError(), TimeoutError()), 0.0, 5.0),
     ("a predicate says yes", STEADY.replace(on=lambda e: True), Progress(1), ValueError(), 0.0, 1.0),
     ("a predicate says no", STEADY.replace(on=lambda e: False), Progress(1), TimeoutError(), 0.0, Reason.not_retryable),
     ("a predicate says nothing", STEADY.replace(on=lambda e: None), Progress(1), TimeoutError(), 0.0, Reason.not_retryable),
@@ -354,6 +361,7 @@ class Unsure(Breaker):
         (STEADY, Progress(1), HTTPError(500, method="POST"), "repeating this POST might act twice; if it may be repeated, say idempotent=True or send an Idempotency-Key"),
         (STEADY.replace(idempotent=False), Progress(1), TimeoutError(), "the call may have had an effect, and the policy says idempotent=False"),
         (STEADY.replace(rules={KeyError: Rule(attempts=1)}), Progress(1), KeyError(), "no attempts left for KeyError: its rule allows 1"),
+        (STEADY.replace(rules={Bundle: Rule(attempts=1)}), Progress(1), group(KeyError(), cls=Bundle), "no attempts left for Bundle: its rule allows 1"),
         (STEADY.replace(rules={429: Rule(attempts=1)}), Progress(1), HTTPError(429), "no attempts left for 429: its rule allows 1"),
         (STEADY.replace(rules={Cause.unauthorized: Rule(attempts=1)}), Progress(1), HTTPError(401), "no attempts left for unauthorized: its rule allows 1"),
         (STEADY, Progress(1), ValueError(), "not retryable (ValueError: nothing is known about it)"),
@@ -384,6 +392,17 @@ def test_an_isinstance_check_that_raises_stops_and_is_named() -> None:
     assert isinstance(outcome, Stop)
     assert outcome.reason is Reason.callback
     assert "no questions" in outcome.why
+
+
+@pytest.mark.parametrize("field", ["on", "enabled"])
+def test_a_function_of_the_policy_that_returns_a_coroutine_is_named(field: str) -> None:
+    async def answer(*_: object) -> bool:
+        return True
+
+    given: Any = {field: lambda *error: answer(*error)}
+    outcome = decide(STEADY.replace(**given), Progress(1), TimeoutError(), 0.0)
+    assert isinstance(outcome, Stop)
+    assert outcome.why.startswith(f"deciding failed with TypeError: {field} ")
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
