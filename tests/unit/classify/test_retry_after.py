@@ -222,7 +222,7 @@ def test_the_documentation_has_the_headers_that_are_read_row_by_row():
     table = PAGE.read_text("utf-8").partition("## Hints")[2].partition("\n- ")[0]
     cells = re.findall(r"^\| (`[^|]+) \|", table, flags=re.MULTILINE)
     in_docs = [tuple(re.findall("`([^`]+)`", cell.lower())) for cell in cells]
-    assert in_docs == [names for _, _, names in _hints._ROWS], "docs/reference/classify.md, Hints"
+    assert in_docs == [names for _, _, names in _hints._ROWS], "docs/reference/classify.md and _ROWS differ"
 
 
 def test_a_header_of_each_row_is_tried():

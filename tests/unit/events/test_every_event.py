@@ -87,11 +87,14 @@ ROWS = {
 }
 
 
+every_row = pytest.mark.parametrize("kind", [KINDS[name] for name in ROWS if name in KINDS])
+
+
 def test_the_page_has_a_row_for_every_event():
     assert set(ROWS) == set(KINDS), "the first table of docs/reference/events.md differs from the code"
 
 
-@every_kind
+@every_row
 def test_the_page_gives_the_level_at_which_an_event_is_logged(kind):
     _, line, level = ROWS[kind.__name__]
     if kind is Succeeded:
@@ -100,7 +103,7 @@ def test_the_page_gives_the_level_at_which_an_event_is_logged(kind):
         assert level.strip() == f"`{logging.getLevelName(kind._level)}`"
 
 
-@every_kind
+@every_row
 def test_the_page_shows_a_line_that_the_template_of_an_event_makes(kind):
     _, line, _ = ROWS[kind.__name__]
     if kind is Succeeded:
@@ -114,7 +117,7 @@ def test_the_page_shows_a_line_that_the_template_of_an_event_makes(kind):
     )
 
 
-@every_kind
+@every_row
 def test_the_page_names_the_fields_that_only_some_events_have(kind):
     when = ROWS[kind.__name__][0]
     assert [field for field in own_fields(kind) if f"`{field}`" not in when] == []

@@ -225,7 +225,7 @@ def test_most_remedies_are_changes_that_can_be_written_down():
 
 
 def test_every_check_is_tried_above():
-    assert {name for name, *_ in OBJECTED} == set(NAMES), "OBJECTED has a policy for each check"
+    assert {name for name, *_ in OBJECTED} == set(NAMES), "OBJECTED needs a policy for each check"
 
 
 SENSIBLE: list[dict[str, Any]] = [
