@@ -155,6 +155,22 @@ def test_the_code_in_the_block_sees_a_first_attempt(flavour, policy):
     flavour.block(policy.replace(attempts=2), body)
 
 
+def test_the_recover_of_a_rule_does_not_run_for_another_failure_after_a_reset(flavour, policy):
+    seen, runs = [], []
+    error = KeyError("of the rule")
+
+    def body(attempt):
+        runs.append(attempt.number)
+        if len(runs) == 1:
+            raise error
+        if len(runs) == 2:
+            attempt.reset()
+            raise ConnectionError
+
+    flavour.block(policy.replace(rules={KeyError: Rule(recover=seen.append)}), body)
+    assert (seen, runs) == ([error], [1, 2, 2])
+
+
 @pytest.mark.parametrize(
     "fields", [{}, {"deadline": 9.0}, {"timeout": 9.0}], ids=["plain", "deadline", "timeout"]
 )

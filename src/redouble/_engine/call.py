@@ -14,7 +14,7 @@ How a call ends, by the method that the flow calls:
 - `end_if_cancelled`: the task was cancelled during an attempt that hid it.
 
 All failures go through `give_up`, which writes the note and says whether a dead letter is stored and a
-fallback answers. `leave` gives back all that the call holds of guards; it runs in every case, interrupts
+fallback answers. `release` gives back all that the call holds of guards; it runs in every case, interrupts
 included.
 """
 
@@ -457,7 +457,7 @@ class Call:
             self.owed = [] if self.guards is None else self.guards.give_back(self.time_left)
             self.succeed()
         self.attempt, self.waited, self.log = 1, 0.0, ()
-        self.previous = self.rule_failures = self.verdict = self.started = None
+        self.previous = self.rule_failures = self.recover = self.verdict = self.started = None
         self.logged = False
         self._from_start = True
         self.was_reset = True

@@ -77,7 +77,7 @@ def flow(call: Call, failure: Any = None, attempt: AttemptContext | None = None)
     ``attempt`` is the context of a first attempt that is still to be made. A `RejectedResult` is a failure.
 
     One turn of the loop is one attempt: run it, report to the guards, decide, record, wait, prepare the
-    next. The end is `_conclude`. An interrupt closes the generator wherever it is; ``leave`` then gives
+    next. The end is `_conclude`. An interrupt closes the generator wherever it is; `Call.release` then gives
     back what the call holds.
     """
     # No other generator during the wait, few locals, and few calls within calls: there may be a hundred
@@ -102,8 +102,7 @@ def flow(call: Call, failure: Any = None, attempt: AttemptContext | None = None)
                             yield from _report(call, call.owed)
                             return result
                         if call.guards is not None:
-                            failure = call.guards.report_success(result, call.time_left)
-                            yield from _report(call, failure)
+                            yield from _report_success(call, result)
                         call.succeed()
                         return result
                     if call.ending is not None:
@@ -241,6 +240,12 @@ def _settle_guarded(call: Call, failure: Any) -> Flow:
         error, cost = yield in_time, call.time_left(), ask, guards, decision
         decision = broke(error, decision) if error is not None else afford(guards, decision, cost)
     return call.settle(decision, failure)
+
+
+def _report_success(call: Call, result: Any) -> Flow:
+    """Report an attempt that returned to the guards."""
+    guards: Any = call.guards
+    yield from _report(call, guards.report_success(result, call.time_left))
 
 
 def _report(call: Call, reports: list[Report]) -> Flow:
