@@ -215,8 +215,9 @@ class JSONCopy:
         """Return the copy of a list, tuple or set, as long as there is room."""
         copy: list[Any] = []
         pair = tuple(value) if len(value) == 2 else ()
-        if pair and (name := _as_text(pair[0])) is not None:
-            # As headers are given, and the items of a mapping.
+        if pair and isinstance(pair[0], (str, bytes)):
+            # As headers are given, and the items of a mapping. Cut first: bytes may be long.
+            name = str(_as_text(pair[0][: 2 * _KEY]))
             return [self._copy(pair[0]), self._named(name[: 2 * _KEY], pair[1])]
         before: Any = None
         for place, inner in enumerate(value):
@@ -233,8 +234,11 @@ class JSONCopy:
 
         ``before`` is the item before it. Of ``-u user:password`` only the password is masked.
         """
+        # Asked first: bytes may be long, and decoding them takes time and memory.
+        if self._masking.off or not isinstance(before, (str, bytes)) or len(before) > _KEY:
+            return self.copy(value)
         name, text = _as_text(before), _as_text(value)
-        if name is None or text is None or self._masking.off or len(name) > _KEY:
+        if name is None or text is None:
             return self.copy(value)
         if name in ("-u", "--user", "--proxy-user"):
             user, colon, password = text.partition(":")
@@ -279,12 +283,15 @@ class JSONCopy:
         Names that tell little (`WEAK`) mask only texts that look random; `STRONG` ones mask numbers and
         containers, too.
         """
-        tells = strength(name, self._names)
-        if (text := _as_text(value)) is not None:
-            return tells != NOTHING and hides(name, text, tells)
+        tells = NOTHING if value is None or value is True or value is False else strength(name, self._names)
+        if tells == NOTHING:
+            return False
+        text = _as_text(value)
+        if text is not None:
+            return hides(name, text, tells)
         # Not `max_tokens=1024`: a request to a language model is worth nothing without it.
         is_count = type(value) in (int, float) and name.lower().endswith("tokens")
-        return tells == STRONG and not (is_count or value is None or isinstance(value, bool))
+        return tells == STRONG and not is_count
 
 
 def _as_text(value: Any) -> str | None:

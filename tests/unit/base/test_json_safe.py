@@ -153,6 +153,24 @@ def test_a_long_text_is_cut_early_and_says_how_long_it_was():
     assert JSONCopy(limit=0).copy("abc") == "… (cut, of 3 characters)"
 
 
+class Undecoded(bytes):
+    def decode(self, *_):
+        raise AssertionError("decoded as a whole")
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"body": Undecoded(b"x" * 9)},
+        [Undecoded(b"x" * 9999), "next"],
+        [1, Undecoded(b"x")],
+        [Undecoded(b"x" * 9999), "next", "last"],
+    ],
+)
+def test_bytes_that_no_name_hides_are_not_decoded_as_a_whole(payload):
+    assert "cannot be stored" not in json.dumps(masked(payload))
+
+
 def test_long_containers_are_cut_and_say_how_long_they_were():
     plain = JSONCopy(limit=100).copy(list(range(1000)))
     assert plain[:3] == [0, 1, 2]
