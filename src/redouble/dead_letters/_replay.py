@@ -363,7 +363,7 @@ class Renewal:
     def __init__(self, store: Store, lease: float, now: Callable[[], float]) -> None:
         self._store, self._lease, self._now = store, lease, now
         self._held: tuple[str, str] | None = None
-        self._thread = threading.Thread(target=self._renew, name="redouble lease", daemon=True)
+        self._thread: threading.Thread | None = None
         self._over = threading.Event()
         self.until = 0.0
         """When the lease that was taken or renewed last is over."""
@@ -372,9 +372,11 @@ class Renewal:
         """Renew this lease from now on."""
         self.until = until
         self._held = letter, owner
-        if self._thread.ident is None:  # not started yet
+        if self._thread is None:  # made late: one that is never started keeps the store
+            thread = threading.Thread(target=self._renew, name="redouble lease", daemon=True)
             try:
-                self._thread.start()
+                thread.start()
+                self._thread = thread
             except RuntimeError as error:
                 warn_once(self._store, "leases are not renewed: no thread can be started", error)
 
@@ -399,7 +401,7 @@ class Renewal:
     def stop(self) -> None:
         """End the thread."""
         self._held = None
-        if self._thread.is_alive():
+        if self._thread is not None and self._thread.is_alive():
             self._over.set()
             # So that it does not open the store again when that is closed now; it is quick.
             self._thread.join(1.0)

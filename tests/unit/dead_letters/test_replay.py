@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -16,6 +18,19 @@ from redouble.dead_letters._sqlite import SqliteStore
 from support.dead_letters import NOW, fail, print_nothing
 
 # Replays
+
+
+def test_a_replay_of_an_empty_queue_leaves_nothing_to_the_garbage_collector(tmp_path):
+    letters = DeadLetters(tmp_path / "letters.db")
+    gc.collect()
+    gc.disable()
+    try:
+        assert letters.replay(fail) == Replayed()
+        store = weakref.ref(letters.store)
+        del letters
+        assert store() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.slow
