@@ -32,6 +32,7 @@ from ._table_statuses import EVIDENCE, EVIDENCE_NAMES, SAID_BY_CLASS, Cause
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
     from ._judge import ClassInfo
     from ._table_statuses import Meaning
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 _LONGEST_TEXT = 2000  # characters that are searched
 _LONGEST_CODE = 60
 _DELAYS = frozenset(t.DELAY_ATTRIBUTES)
+# The attributes of an error as Python keeps them, whatever its class says.
+_attributes: Any = BaseException.__dict__["__dict__"].__get__
 _NO_HEADERS: Mapping[str, str] = {}
 
 
@@ -523,7 +526,7 @@ def hopeless(exc: BaseException) -> str | None:
     """
     body = get(exc, "body")
     # A .code of the class beside a status, as aiohttp has it, warns when it is read.
-    plain = "code" in exc.__dict__ or whole(get(exc, "status")) is None
+    plain = whole(get(exc, "status")) is None or "code" in _attributes(exc)
     own = ("code", *_LIMITS) if plain else _LIMITS
     found = [] if has_none_of(exc, own) else [get(exc, name) for name in own]
     found += [item(part, name) for part in (body, item(body, "error")) for name in ("code", *_LIMITS)]

@@ -291,14 +291,26 @@ def test_a_trouble_of_our_own_is_told_in_the_reason_and_not_raised(monkeypatch):
     assert found.reason == "could not be examined: RuntimeError"
 
 
+@pytest.mark.parametrize("value", [None, 5, property(raising)])
+def test_a_429_of_a_class_that_hides_its_attributes_is_judged_by_the_status(value):
+    hidden = type("Hidden", (Exception,), {"status": 429, "__dict__": property(lambda _: value)})
+    assert verdict(hidden()).cause is Cause.rate_limited
+
+
 def test_an_interrupt_in_an_attribute_is_not_swallowed():
     class Slow(Exception):
         @property
         def response(self):
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        verdict(Slow())
+    for ask in (verdict, retry_after):
+        with pytest.raises(KeyboardInterrupt):
+            ask(Slow())
+
+
+def test_a_hint_that_cannot_be_looked_for_is_none(monkeypatch):
+    monkeypatch.setattr("redouble.classify.read_headers", raising)
+    assert retry_after({"Retry-After": "7"}) is None
 
 
 # Every exception there is
