@@ -80,7 +80,7 @@ class DeadLetter(Data):
 
     def replace(self, **fields: Any) -> DeadLetter:
         """Return another letter with these fields changed."""
-        return DeadLetter(**{**self.as_dict(), **fields})
+        return DeadLetter(**{**{field: getattr(self, field) for field in self._fields}, **fields})
 
     def __hash__(self) -> int:
         # A payload need not be hashable.

@@ -230,3 +230,8 @@ def test_a_store_of_ones_own_says_what_it_lacks():
         with pytest.raises(NotImplementedError):
             use()
     assert store.close() is None
+
+
+def test_a_letter_made_by_hand_keeps_its_payload_when_another_field_is_replaced(letters):
+    letter = letters.put(payload=None).replace(payload=(1, [2]))
+    assert letter.replace(queue="other").payload == (1, [2])
