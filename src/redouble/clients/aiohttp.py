@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from operator import attrgetter
 from weakref import ref
 
@@ -177,4 +176,11 @@ def retry_middleware(
     >>> retrying = retry_middleware(attempts=6)  # for aiohttp.ClientSession(middlewares=(retrying,))
     """
     client = _Aiohttp("retry_middleware", policy, fields, None, raise_status, propagate_to)
-    return partial(client.run_async, None)
+
+    async def retrying(
+        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        response: aiohttp.ClientResponse = await client.run_async(None, request, handler)
+        return response
+
+    return retrying
