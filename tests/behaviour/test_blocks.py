@@ -62,6 +62,18 @@ def test_a_block_given_up_on_raises_its_own_last_error_with_the_story(
     assert "redouble: gave up on block after 2 attempts" in notes(caught.value)
 
 
+def test_until_is_not_asked_about_a_block_which_has_no_result(flavour: Flavour, clock: FakeClock) -> None:
+    runs: list[int] = []
+
+    def body(attempt: Any) -> None:
+        runs.append(attempt.number)
+        if attempt.number == 1:
+            raise TimeoutError
+
+    flavour.block(steady(clock, until=bool), body)
+    assert runs == [1, 2]
+
+
 def test_a_permanent_failure_leaves_the_block_at_once(flavour: Flavour, clock: FakeClock) -> None:
     def body(attempt: Any) -> None:
         raise ValueError("bad")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from functools import partial
 from typing import Any
@@ -459,6 +460,37 @@ def test_a_task_that_lives_on_after_its_cancellation_retries_again(virtual: Any)
         return await task
 
     assert virtual(main) == ["page", "page"]
+
+
+def test_a_cancellation_counts_anew_after_an_earlier_one_was_taken_back(virtual: Any) -> None:
+    calls: list[int] = []
+
+    async def hide() -> None:
+        task: Any = asyncio.current_task()
+        calls.append(1)
+        if len(calls) == 2:
+            task.uncancel()
+        if len(calls) == 3:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+        raise ConnectionResetError("lost")
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await Policy(base=0.01, attempts=9).call(hide)
+
+    async def main() -> None:
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(ConnectionResetError):
+            await task
+
+    virtual(main)
+    assert len(calls) == 3
 
 
 def test_a_task_that_does_not_count_its_cancellations_retries_as_ever(virtual: Any) -> None:

@@ -344,3 +344,22 @@ def test_a_kept_error_that_two_hedged_attempts_raise_is_retried_as_usual(quick):
     with pytest.raises(ConnectionResetError):
         quick.call(hedge(after=60.0)(lambda: bottom()))
     assert len(bottom.calls) == 8
+
+
+def test_a_function_that_returns_a_coroutine_knows_what_it_called_before_that(quick, virtual):
+    """The inner call has ended before there was anything to await."""
+    calls = []
+
+    def load():
+        calls.append(1)
+        with pytest.raises(ConnectionResetError) as caught:
+            quick.replace(name="fetch").call(down)
+
+        async def give_up():
+            raise caught.value
+
+        return give_up()
+
+    with pytest.raises(ConnectionResetError):
+        virtual(lambda: quick.call(load))
+    assert calls == [1]

@@ -304,6 +304,16 @@ def test_a_probe_that_is_let_through_too_late_is_not_made_and_given_back(flavour
     assert not breaker.refuses()
 
 
+def test_a_first_attempt_that_fails_past_the_deadline_is_one_attempt(policy, clock):
+    def late():
+        clock.advance(2.0)
+        raise SLOW
+
+    with pytest.raises(DeadlineExceeded) as caught:
+        policy.replace(breaker=CircuitBreaker(clock=clock), deadline=1.0).call(late)
+    assert (caught.value.attempts, caught.value.last_error) == (1, SLOW)
+
+
 @pytest.mark.parametrize("fields", [{}, {"deadline": 60.0}], ids=str)
 def test_a_clock_of_a_shared_breaker_that_raises_does_not_break_the_call(flavour, policy, fields, caplog):
     def broken():

@@ -13,6 +13,7 @@ from redouble.backoff import exponential, fixed
 from redouble.breaker import CircuitBreaker
 from redouble.budget import RatioBudget, TokenBudget
 from redouble.bulkhead import Bulkhead
+from redouble.context import time_given
 from support.guarded import SLOW, WATCHED, Generous, HTTPError, told
 
 
@@ -252,3 +253,16 @@ def test_a_budget_that_cannot_take_a_price_back_does_not_break_the_call(flavour,
     with pytest.raises(TimeoutError):
         flavour.call(guarded, flavour.scripted(SLOW))
     assert "no refunds" in caplog.text
+
+
+@pytest.mark.parametrize(("fields", "left"), [({}, None), ({"deadline": 10.0}, 10.0)])
+def test_a_budget_is_told_the_time_left_if_there_is_a_limit(flavour, policy, fields, left):
+    told_time = []
+
+    class Shared(TokenBudget):
+        def acquire(self, **how):
+            told_time.append(time_given.get())
+            return super().acquire(**how)
+
+    flavour.call(policy.replace(budget=Shared(), **fields), flavour.scripted(SLOW, "page"))
+    assert told_time == [left]

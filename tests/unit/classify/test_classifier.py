@@ -16,6 +16,7 @@ from redouble.classify import (
     explain,
     verdict,
 )
+from redouble.classify._judge import Judge
 from redouble.errors import DeadlineExceeded
 from support.failures import HINT, Failure, answered, caused, failure
 
@@ -68,6 +69,19 @@ def test_what_cannot_be_explained_is_said_and_an_interrupt_passes_through(troubl
             explain(TimeoutError())
     else:
         assert explain(TimeoutError()).splitlines()[1:] == ["could not be examined: RuntimeError"]
+
+
+def test_an_interrupt_while_a_verdict_is_traced_passes_through(monkeypatch):
+    real, interrupts = Judge._error, [KeyboardInterrupt]
+
+    def interrupted(*arguments):
+        if interrupts:
+            raise interrupts.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(Judge, "_error", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        explain(OSError("of no known kind"))
 
 
 def brief_by(classifier, failure):

@@ -499,6 +499,15 @@ def timed(error):
     return time.process_time() - began
 
 
+def test_a_builtin_error_of_a_function_that_takes_a_method_is_searched_for_a_request():
+    def send(method, url):
+        lost()
+
+    error = failure_of(lambda: send("POST", "https://example.org/orders"))
+    error.__context__ = None
+    assert classify.plain_verdict(error) is None
+
+
 def test_functions_that_show_nothing_are_remembered_up_to_a_limit(monkeypatch):
     monkeypatch.setattr(classify, "_MOST_SILENT", 1)
     monkeypatch.setattr(classify, "_silent", {})

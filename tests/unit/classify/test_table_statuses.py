@@ -19,6 +19,7 @@ from redouble.classify import (
     RETRYABLE_STATUSES,
     Cause,
     _table_statuses,
+    status_cause,
     verdict,
 )
 from support.failures import NO, SAFE, YES, Failure, answered, brief, caused
@@ -291,3 +292,8 @@ def test_tls_numbers_are_not_taken_for_errno(error, expected):
 def test_a_status_is_retryable_or_permanent_and_not_both():
     causes = _table_statuses.STATUS_CAUSES
     assert {status for status in RETRYABLE_STATUSES if causes.get(status) in (None, Cause.permanent)} == set()
+
+
+def test_the_cause_of_a_status_is_none_without_an_error_and_where_headers_may_change_it():
+    assert [status_cause(status) for status in (200, 399, 403, 409)] == [None] * 4
+    assert (status_cause(400), status_cause(503)) == (Cause.permanent, Cause.unavailable)

@@ -173,7 +173,10 @@ def test_a_post_is_sent_once_unless_it_had_no_effect(flavour):
     server = Server(503)
     response = flavour.send(flavour.transport(server), "POST")
     assert response.status_code == 503
-    assert "repeating this POST might act twice" in response.__notes__[0]
+    said = "repeating this POST might act twice; if it may be repeated, say idempotent=True or send an"
+    assert f": {said} Idempotency-Key; HTTP 503" in response.__notes__[0]
+    with pytest.raises(ConnectionResetError, match="lost"):  # an error of Python itself
+        flavour.send(flavour.transport(Server(ConnectionResetError("lost"), 201)), "POST")
     assert (
         flavour.send(flavour.transport(Server(httpx.ConnectError("refused"), 201)), "POST").status_code == 201
     )
