@@ -57,9 +57,9 @@ GATES = [
     Gate("modules that the import loads", 38, goal=38),
     # The goal is 85 % of what there was before the packages. Since then 820 lines more: floor and give_up_after, recover
     # and reset, logs and errors in events, keywords of other libraries, guards by key, nested="stop", seeds.
-    # The clients, one module for each library, add 1,640 lines, `redouble explain` 350, and choosing dead letters on the
-    # command line, from a file or from Redis, 260. Without all that there are 14,040: 87 %.
-    Gate("lines of code", 17_120, goal=13_786),
+    # The clients, one module for each library, add 1,580 lines, `redouble explain` 340, and choosing dead letters on the
+    # command line, from a file or from Redis, 260. Without all that there are 13,890: 86 %.
+    Gate("lines of code", 16_900, goal=13_786),
     Gate("docstring lines per 100 lines of code", 35, goal=35, least=True),
     Gate("comment lines per 100 lines of code", 4.5, goal=5, least=True),
     Gate("lines of the longest test file", 600, goal=600),
