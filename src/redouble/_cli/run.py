@@ -75,7 +75,7 @@ class AttemptFailed(Exception):  # noqa: N818 - says what happened
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command until it succeeds or is given up on; return the exit status.
+    """Run the command until it succeeds or no attempt is left; return the exit status.
 
     If this process receives a terminating signal, the command is ended first, and then this process dies by
     the same signal. Raise `CommandError` with status 125 on a system that is not POSIX.

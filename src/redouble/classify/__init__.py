@@ -237,7 +237,7 @@ def verdict(failure: object, /) -> Verdict:
     found = _judged.get(key)
     if found is None:
         found = DEFAULT.verdict(failure)
-        if not found.reason.startswith(_UNEXAMINED):  # for want of stack, or of memory
+        if not found.reason.startswith(_UNEXAMINED):  # no stack was left, or no memory
             _judged[key] = found
     return found
 

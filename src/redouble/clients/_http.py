@@ -59,7 +59,7 @@ _OF_ARGUMENTS = ("budget", "breaker", "throttle", "bulkhead", "idempotency_key",
 # Policies of single requests whose wrapped function is kept: making it takes longer than a request.
 _MOST_POLICIES = 64
 
-# The request that was given up on last here, as `HttpClient.resend_key` names it, and its error.
+# The request whose call failed for good last here, as `HttpClient.resend_key` names it, and its error.
 _given_up: ContextVar[tuple[object, Exception] | None] = ContextVar("redouble given up", default=None)
 
 
