@@ -142,9 +142,10 @@ def test_a_verdict_is_a_value_with_defaults():
     found = Verdict(False)
     assert found == Verdict(False, C.unknown, None, None, "", False)
     assert pickle.loads(pickle.dumps(verdict(TimeoutError()))) == verdict(TimeoutError())
-    assert b"redouble._" not in pickle.dumps(verdict(TimeoutError()), 4).replace(
-        b"redouble._base.record", b""
-    )
+    pickled = pickle.dumps(verdict(TimeoutError()), 4).replace(b"redouble._base.record", b"")
+    assert b"redouble._" not in pickled
+    assert b"classify._" not in pickled
+    assert Verdict.__module__ == Cause.__module__ == "redouble.classify"
     with pytest.raises(AttributeError):
         found.retryable = True
 
@@ -206,6 +207,13 @@ def test_what_comes_in_endless_variety_is_not_remembered(error, monkeypatch):
     verdict(error)
     verdict((503, {}, b""))
     assert remembered == {}
+
+
+def test_a_group_without_arguments_is_judged_by_its_members_and_not_remembered():
+    groups = [ExceptionGroup("of one", [error]) for error in (TimeoutError(), ValueError())]
+    for group in groups:
+        group.args = ()
+    assert [verdict(group).retryable for group in groups] == [True, False]
 
 
 def test_a_verdict_that_failed_for_want_of_stack_is_not_remembered(monkeypatch):

@@ -40,6 +40,13 @@ class Bundle(ExceptionGroup):
     """A group with a class of its own."""
 
 
+class Shop:
+    """A class that has an error of its own inside."""
+
+    class Closed(Exception):
+        pass
+
+
 def group(*errors: Exception, cls: type[ExceptionGroup] = ExceptionGroup) -> ExceptionGroup:
     return cls("several", errors)
 
@@ -269,6 +276,20 @@ def test_a_rules_attempts_never_pass_those_of_the_policy() -> None:
     assert outcome.why == "no attempts left"
 
 
+@pytest.mark.parametrize(("status", "expected"), [
+    (408, Stop), (425, Stop), (429, Stop), (409, Wait), (426, Wait), (430, Wait),
+])  # fmt: skip
+def test_a_rule_for_a_4xx_lets_a_call_be_repeated_unless_the_status_says_nothing_of_the_effect(
+    status: int, expected: type
+) -> None:
+    policy = STEADY.replace(
+        on=lambda e: Verdict(True, status=status), rules={status: Rule()}, idempotent=False
+    )
+    outcome = decide(policy, Progress(1), TimeoutError(), 0.0)
+    assert type(outcome) is expected
+    assert isinstance(outcome, Wait) or outcome.reason is Reason.not_idempotent
+
+
 def test_a_verdict_that_a_predicate_gives_keeps_its_hint_under_a_rule() -> None:
     policy = STEADY.replace(
         on=lambda e: Verdict(True, retry_after=9.0), rules={ValueError: Rule()}, rng=Pinned(0.0)
@@ -300,7 +321,7 @@ def test_a_wait_remembers_the_backoffs_own_delay_not_the_servers() -> None:
     assert outcome.previous == 2.0
 
 
-@pytest.mark.parametrize("policy", [STEADY, RULED])
+@pytest.mark.parametrize("policy", [STEADY, RULED, STEADY.replace(on=HTTPError)])
 def test_a_wait_without_a_rule_or_a_budget_names_no_rule_and_costs_nothing(policy: Policy) -> None:
     outcome = decide(policy, Progress(1), HTTPError(500), 0.0)
     assert isinstance(outcome, Wait)
@@ -362,6 +383,7 @@ class Unsure(Breaker):
         (STEADY.replace(idempotent=False), Progress(1), TimeoutError(), "the call may have had an effect, and the policy says idempotent=False"),
         (STEADY.replace(rules={KeyError: Rule(attempts=1)}), Progress(1), KeyError(), "no attempts left for KeyError: its rule allows 1"),
         (STEADY.replace(rules={Bundle: Rule(attempts=1)}), Progress(1), group(KeyError(), cls=Bundle), "no attempts left for Bundle: its rule allows 1"),
+        (STEADY.replace(rules={Shop.Closed: Rule(attempts=1)}), Progress(1), Shop.Closed(), "no attempts left for Closed: its rule allows 1"),
         (STEADY.replace(rules={429: Rule(attempts=1)}), Progress(1), HTTPError(429), "no attempts left for 429: its rule allows 1"),
         (STEADY.replace(rules={Cause.unauthorized: Rule(attempts=1)}), Progress(1), HTTPError(401), "no attempts left for unauthorized: its rule allows 1"),
         (STEADY, Progress(1), ValueError(), "not retryable (ValueError: nothing is known about it)"),
@@ -378,6 +400,19 @@ def test_a_stop_says_which_limit_and_which_value(
     outcome = decide(policy, progress, failure, 2.0)
     assert isinstance(outcome, Stop)
     assert outcome.why == why
+
+
+def test_where_nothing_is_said_of_a_call_its_first_attempt_has_failed() -> None:
+    assert isinstance(decide(STEADY.replace(attempts=2), Progress(), TimeoutError(), 0.0), Wait)
+
+
+def test_what_is_handled_around_a_call_is_no_request_of_it() -> None:
+    error = HTTPError(500, method="GET")
+    try:
+        raise HTTPError(500, method="POST")
+    except HTTPError as before:
+        error.__context__ = before
+        assert isinstance(decide(STEADY, Progress(1), error, 0.0), Wait)
 
 
 def test_an_isinstance_check_that_raises_stops_and_is_named() -> None:

@@ -56,6 +56,11 @@ class AsyncCallable:
         return True
 
 
+class CallableError(OSError):
+    def __call__(self, error):
+        return True
+
+
 # Defaults
 
 
@@ -291,6 +296,7 @@ def test_a_classifier_and_a_predicate_are_kept_as_they_are():
     [
         "OSError",
         OSError("instance"),
+        CallableError("instance"),
         3,
         True,
         object(),

@@ -39,6 +39,10 @@ def test_rules_are_keyed_by_cause_status_type_or_the_text_of_a_cause():
     assert [type(key) for key in made.rules] == [Cause, Cause, int, int, type]
 
 
+def test_a_rule_may_be_for_the_lowest_and_for_the_highest_status():
+    assert set(Policy(rules={100: Rule(), 599: Rule()}).rules) == {100, 599}
+
+
 def test_rules_are_read_only_and_apart_from_what_they_were_made_of():
     given = {429: Rule(attempts=2)}
     made = Policy(rules=given)
