@@ -415,6 +415,40 @@ def test_what_is_handled_around_a_call_is_no_request_of_it() -> None:
         assert isinstance(decide(STEADY, Progress(1), error, 0.0), Wait)
 
 
+class Sender:
+    """A client library that has sent a POST."""
+
+    remedy = "say idempotent=True"
+
+    def unrepeatable(self) -> str:
+        return ""
+
+    def may_repeat(self) -> bool:
+        return False
+
+    def method_of(self) -> str:
+        return "POST"
+
+
+class Sending(Policy):
+    """A policy for calls with such a library."""
+
+    _client = Sender()
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [(TimeoutError(), Reason.not_idempotent), (ConnectionRefusedError(), Reason.attempts)],
+    ids=repr,
+)
+def test_an_error_that_shows_no_request_is_of_the_request_that_the_client_has_sent(
+    failure: Exception, expected: Reason
+) -> None:
+    outcome = decide(Sending(attempts=1), Progress(1), failure, 0.0)
+    assert isinstance(outcome, Stop)
+    assert outcome.reason is expected
+
+
 def test_an_isinstance_check_that_raises_stops_and_is_named() -> None:
     class Meta(type):
         def __instancecheck__(cls, instance: object) -> bool:
