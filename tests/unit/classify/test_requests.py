@@ -500,10 +500,10 @@ def timed(error):
 
 
 def test_a_builtin_error_of_a_function_that_takes_a_method_is_searched_for_a_request():
-    def send(method, url):
+    def order(method, url):
         lost()
 
-    error = failure_of(lambda: send("POST", "https://example.org/orders"))
+    error = failure_of(lambda: order("POST", "https://example.org/orders"))
     error.__context__ = None
     assert classify.plain_verdict(error) is None
 
