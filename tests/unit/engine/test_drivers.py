@@ -1,0 +1,80 @@
+"""Drivers: errors of a flow, interrupts, and what they await."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from redouble import context, retry
+from redouble._engine import drivers
+from redouble.bulkhead import Bulkhead
+from support.guarded import SLOW
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Let an interrupt come when a driver sets the context of an attempt; return what is set after that."""
+    later, real = [], context.current
+
+    def set_(value):
+        if value is not None and not later:
+            later.append("interrupted")
+            raise KeyboardInterrupt
+        later.append(value)
+
+    monkeypatch.setattr(drivers, "current", SimpleNamespace(get=real.get, set=set_, reset=real.reset))
+    return later
+
+
+def test_an_interrupt_that_comes_with_the_context_of_a_sync_attempt_takes_it_away(interrupted):
+    with pytest.raises(KeyboardInterrupt):
+        retry(deadline=5.0, bulkhead=Bulkhead(1))(lambda: None)()
+    assert interrupted == ["interrupted", None]
+
+
+def test_an_interrupt_that_comes_with_the_context_of_an_async_attempt_takes_it_away(interrupted):
+    @retry(deadline=5.0, bulkhead=Bulkhead(1))
+    async def fetch():
+        raise AssertionError("the attempt was not to be made")
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(fetch())
+    assert interrupted == ["interrupted", None]
+
+
+async def awaited(driver, *args):
+    return await driver(*args)
+
+
+DRIVERS = {
+    "drive": lambda flow: drivers.drive(flow, print, (), {}),
+    "drive_async": lambda flow: asyncio.run(awaited(drivers.drive_async, flow, print, (), {})),
+    "advance": drivers.advance,
+    "advance_async": lambda flow: asyncio.run(awaited(drivers.advance_async, flow)),
+}
+
+
+@pytest.mark.parametrize("driver", DRIVERS.values(), ids=DRIVERS)
+def test_an_error_of_the_flow_itself_passes_through(driver):
+    def flow():
+        yield 0.0
+        raise RecursionError("a nearly full stack")
+
+    with pytest.raises(RecursionError):
+        driver(flow())
+
+
+class Promise:
+    """Can be awaited, and is no coroutine."""
+
+    def __await__(self):
+        yield from asyncio.sleep(0).__await__()
+        return "old page"
+
+
+def test_a_hook_of_an_async_call_may_return_anything_that_can_be_awaited():
+    @retry(attempts=1, fallback=lambda error: Promise())
+    async def fetch():
+        raise SLOW
+
+    assert asyncio.run(fetch()) == "old page"
