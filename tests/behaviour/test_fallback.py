@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import traceback
 
 import pytest
@@ -47,6 +48,12 @@ def test_a_function_as_fallback_is_given_the_last_error_with_its_story(flavour, 
     )
     assert given == [last]
     assert "gave up on fetch after 2 attempts" in last.__notes__[0]
+
+
+def test_a_function_as_fallback_may_answer_with_none(flavour, policy):
+    assert (
+        flavour.call(policy.replace(fallback=lambda error: None, attempts=1), flavour.scripted(SLOW)) is None
+    )
 
 
 def test_a_fallback_may_be_async_in_an_async_call(policy):
@@ -244,6 +251,36 @@ def test_a_fallback_that_raises_an_error_it_was_given_declines(flavour, policy, 
     ]
 
 
+def test_a_fallback_that_raises_what_was_handled_when_the_error_was_raised_declines(flavour, policy):
+    before = KeyError("cache")
+
+    def fetch():
+        try:
+            raise before
+        except KeyError:
+            raise TimeoutError("slow")  # noqa: B904 - a context and no cause
+
+    def fallback(error):
+        raise error.__context__
+
+    with pytest.raises(KeyError) as caught:
+        flavour.call(policy.replace(fallback=fallback, attempts=1), flavour.function(fetch))
+    assert caught.value is before
+    assert before.__cause__ is None
+
+
+@pytest.mark.parametrize("depth", [19, 20])
+def test_a_fallback_declines_by_one_of_the_twenty_errors_nearest_to_the_last_one(flavour, policy, depth):
+    chain = [TimeoutError("slow"), *(LookupError(str(number)) for number in range(1, 21))]
+    for error, cause in itertools.pairwise(chain):
+        error.__cause__ = cause
+    with pytest.raises(LookupError) as caught:
+        flavour.call(policy.replace(fallback=raising(chain[depth]), attempts=1), flavour.scripted(chain[0]))
+    assert caught.value is chain[depth]
+    nearest = chain[20] if depth == 19 else chain[0]
+    assert chain[depth].__cause__ is nearest
+
+
 def test_a_fallback_may_raise_where_the_chain_of_causes_is_circular(flavour, policy):
     own, other = TimeoutError("slow"), ValueError("other")
     own.__cause__, other.__cause__ = other, own
@@ -325,6 +362,20 @@ def test_a_sync_fallback_that_turns_out_to_be_async_is_trouble_that_is_noted(pol
         )
     assert caught.value.__notes__[0].splitlines()[0] == (
         "redouble: gave up on fetch after 1 attempt: no attempts left; "
+        "fallback is async, which a sync call cannot await"
+    )
+
+
+def test_trouble_with_a_fallback_is_noted_alone_where_the_error_says_the_rest(policy, clock):
+    async def later():
+        return "page"
+
+    breaker = CircuitBreaker(clock=clock)
+    breaker.open()
+    with pytest.raises(CircuitOpen) as caught:
+        policy.replace(fallback=lambda error: later(), breaker=breaker).call(lambda: "page")
+    assert caught.value.__notes__[0].splitlines()[0] == (
+        "redouble: gave up on fetch before its first attempt: "
         "fallback is async, which a sync call cannot await"
     )
 

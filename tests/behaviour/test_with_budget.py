@@ -206,6 +206,13 @@ def test_a_circuit_that_opens_during_the_wait_gives_the_price_of_the_retry_back(
     assert budget.tokens == before
 
 
+def test_a_fallback_finds_the_price_of_a_retry_that_was_not_made_given_back(flavour, policy, clock):
+    breaker, budget = CircuitBreaker(clock=clock), TokenBudget(capacity=100)
+    guarded = policy.replace(breaker=breaker, budget=budget, sleep=opens_meanwhile(breaker, clock))
+    function = flavour.scripted(TimeoutError("slow"))
+    assert flavour.call(guarded.replace(fallback=lambda error: budget.tokens), function) == 100
+
+
 def test_a_deadline_that_passes_during_the_wait_gives_the_price_of_the_retry_back(flavour, policy, clock):
     budget = TokenBudget(capacity=100)
     late = policy.replace(budget=budget, deadline=5.0, sleep=lambda seconds: clock.advance(10.0))
