@@ -7,7 +7,7 @@ import contextlib
 import gc
 import traceback
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,7 +17,11 @@ from redouble._engine import first
 from redouble.backoff import exponential
 from redouble.breaker import CircuitBreaker
 from redouble.context import outgoing_headers
+from redouble.dead_letters import DeadLetters
 from redouble.testing import FakeClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def steady(clock: FakeClock, **fields: Any) -> Policy:
@@ -143,6 +147,41 @@ def test_nothing_of_a_call_outlives_it_where_a_callback_has_failed(
     decorated = steady(clock, attempts=2, **fields)(flavour.function(fail))
 
     assert is_freed(watch, flavour, lambda: decorated(given()), TimeoutError, LookupError)
+
+
+@pytest.mark.parametrize("ends", ["in a block", "between two", "with a letter"])
+def test_nothing_of_a_block_outlives_its_call(
+    flavour: Flavour, clock: FakeClock, tmp_path: Path, ends: str
+) -> None:
+    class Local:
+        pass
+
+    watch: list[weakref.ref[Local]] = []
+
+    def fail() -> None:
+        local = Local()
+        watch.append(weakref.ref(local))
+        raise TimeoutError("slow")
+
+    policy = steady(clock, deadline=5.0, sleep=lambda seconds: clock.advance(9.0))
+    if ends == "in a block":
+        policy = policy.replace(deadline=0.5)
+    if ends == "with a letter":
+        policy = policy.replace(attempts=1, dead_letters=DeadLetters(tmp_path / "letters.db"))
+
+    async def async_block() -> None:
+        async for attempt in retrying(policy):
+            async with attempt:
+                fail()
+
+    def block() -> None:
+        for attempt in retrying(policy):
+            with attempt:
+                fail()
+
+    assert is_freed(
+        watch, flavour, async_block if flavour.is_async else block, TimeoutError, DeadlineExceeded
+    )
 
 
 @pytest.mark.parametrize(
