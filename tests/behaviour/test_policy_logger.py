@@ -162,7 +162,7 @@ def test_a_call_that_until_ends_says_so(flavour, quiet, caplog):
 
     with pytest.raises(LookupError):
         flavour.call(quiet.replace(until=until), flavour.scripted(TimeoutError("slow"), "page"))
-    assert "until raised LookupError: cannot tell; TimeoutError: slow" in lines(caplog)[-1]
+    assert ": until raised LookupError: cannot tell; TimeoutError: slow" in lines(caplog)[-1]
 
 
 def test_a_line_holds_no_secret_and_begins_no_other_line(flavour, quiet, caplog):

@@ -366,7 +366,7 @@ def test_a_bulkhead_that_breaks_after_the_reset_ends_the_call_with_its_own_error
 
     with pytest.raises(ConnectionResetError):
         flavour.block(policy.replace(bulkhead=slots), body)
-    assert "guard Broken failed with OSError: store" in LOST.__notes__[0]
+    assert ": guard Broken failed with OSError: store\n" in LOST.__notes__[0]
     del LOST.__notes__
 
 
