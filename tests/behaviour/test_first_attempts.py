@@ -259,15 +259,3 @@ def test_the_event_of_an_until_that_raises_counts_the_time_of_the_last_attempt(f
         flavour.call(policy.replace(until=until), flavour.function(fetch))
     assert type(heard[-1]) is GaveUp
     assert heard[-1].elapsed == 4.0
-
-
-def test_a_block_has_no_result_that_until_is_asked_about(flavour, policy):
-    asked = []
-
-    def body(attempt):
-        if attempt.number == 1:
-            raise SLOW
-        return attempt.number
-
-    assert flavour.block(policy.replace(until=asked.append), body) == 2
-    assert asked == []
