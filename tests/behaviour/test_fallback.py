@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import traceback
 
 import pytest
@@ -267,18 +266,6 @@ def test_a_fallback_that_raises_what_was_handled_when_the_error_was_raised_decli
         flavour.call(policy.replace(fallback=fallback, attempts=1), flavour.function(fetch))
     assert caught.value is before
     assert before.__cause__ is None
-
-
-@pytest.mark.parametrize("depth", [19, 20])
-def test_a_fallback_declines_by_one_of_the_twenty_errors_nearest_to_the_last_one(flavour, policy, depth):
-    chain = [TimeoutError("slow"), *(LookupError(str(number)) for number in range(1, 21))]
-    for error, cause in itertools.pairwise(chain):
-        error.__cause__ = cause
-    with pytest.raises(LookupError) as caught:
-        flavour.call(policy.replace(fallback=raising(chain[depth]), attempts=1), flavour.scripted(chain[0]))
-    assert caught.value is chain[depth]
-    nearest = chain[20] if depth == 19 else chain[0]
-    assert chain[depth].__cause__ is nearest
 
 
 def test_a_fallback_may_raise_where_the_chain_of_causes_is_circular(flavour, policy):

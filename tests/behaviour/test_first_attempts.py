@@ -59,17 +59,17 @@ def waits(monkeypatch):
 
 
 @pytest.mark.parametrize("fields", [{}, {"deadline": 60.0}, {"bulkhead": Bulkhead(1)}], ids=str)
-def test_a_circuit_that_opens_during_the_first_attempt_does_not_replace_its_error(
-    flavour, policy, clock, fields
-):
-    breaker = CircuitBreaker(clock=clock)
+def test_a_closed_circuit_is_not_asked_since_there_is_a_ticket(flavour, policy, clock, fields):
+    entered = []
 
-    def fetch():
-        breaker.open()
-        raise TimeoutError("slow")
+    class Watched(CircuitBreaker):
+        def enter(self, listeners=()):
+            entered.append("entered")
+            return super().enter(listeners)
 
-    with pytest.raises(TimeoutError):
-        flavour.call(policy.replace(breaker=breaker, **fields), flavour.function(fetch))
+    guarded = policy.replace(breaker=Watched(clock=clock), **fields)
+    assert flavour.call(guarded, flavour.scripted(SLOW, "page")) == "page"
+    assert entered == []
 
 
 @pytest.mark.parametrize(

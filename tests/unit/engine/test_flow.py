@@ -1,0 +1,37 @@
+"""The flow of a call: what it does not ask again, and how far it looks."""
+
+import itertools
+
+import pytest
+
+from redouble import Policy
+from redouble.breaker import CircuitBreaker
+from redouble.bulkhead import Bulkhead
+
+
+@pytest.mark.parametrize("fields", [{}, {"deadline": 60.0}, {"bulkhead": Bulkhead(1)}], ids=str)
+def test_a_circuit_that_opens_during_the_first_attempt_does_not_replace_its_error(flavour, clock, fields):
+    breaker = CircuitBreaker(clock=clock)
+
+    def fetch():
+        breaker.open()
+        raise TimeoutError("slow")
+
+    policy = Policy(clock=clock, sleep=clock.sleep, breaker=breaker, **fields)
+    with pytest.raises(TimeoutError):
+        flavour.call(policy, flavour.function(fetch))
+
+
+@pytest.mark.parametrize("depth", [19, 20])
+def test_a_fallback_declines_by_one_of_the_twenty_errors_nearest_to_the_last_one(flavour, depth):
+    chain = [TimeoutError("slow"), *(LookupError(str(number)) for number in range(1, 21))]
+    for error, cause in itertools.pairwise(chain):
+        error.__cause__ = cause
+
+    def fallback(error):
+        raise chain[depth]
+
+    with pytest.raises(LookupError) as caught:
+        flavour.call(Policy(attempts=1, fallback=fallback), flavour.scripted(chain[0]))
+    assert caught.value is chain[depth]
+    assert caught.value.__cause__ is chain[20 if depth == 19 else 0]
