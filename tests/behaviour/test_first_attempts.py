@@ -204,6 +204,18 @@ def test_a_first_attempt_in_real_time_ends_with_the_deadline_around_it(flavour):
         assert flavour.call(Policy(deadline=60.0), flavour.function(remaining)) <= 5.0
 
 
+def test_a_success_within_a_deadline_reads_the_clock_no_more_often_than_it_must(flavour):
+    readings = []
+
+    def clock():
+        readings.append(5.0)
+        return 5.0
+
+    assert flavour.call(Policy(deadline=60.0, clock=clock), flavour.scripted("page")) == "page"
+    # An async attempt is also cut off when the time is up.
+    assert len(readings) == (2 if flavour.is_async else 1)
+
+
 def test_a_first_attempt_without_a_context_leaves_a_scope_open_that_it_has_opened(flavour, policy):
     scopes = []
 
