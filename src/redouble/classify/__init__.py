@@ -465,6 +465,6 @@ def rule_key(name: str, key: Any) -> Any:
         except ValueError:
             known = ", ".join(Cause)
             raise ValueError(f"{name} must name causes, one of {known}, got {key!r}") from None
-    if isinstance(key, int) and not isinstance(key, bool) and 100 <= key <= 599:
+    if isinstance(key, int) and 100 <= key <= 599:
         return int(key)
     raise ValueError(f"{name} must be keyed by a Cause, a status from 100 to 599 or a type, got {key!r}")
