@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from redouble import Policy
+from redouble.backoff import fixed
 from redouble.breaker import CircuitBreaker
 from redouble.bulkhead import Bulkhead
 
@@ -35,3 +36,20 @@ def test_a_fallback_declines_by_one_of_the_twenty_errors_nearest_to_the_last_one
         flavour.call(Policy(attempts=1, fallback=fallback), flavour.scripted(chain[0]))
     assert caught.value is chain[depth]
     assert caught.value.__cause__ is chain[20 if depth == 19 else 0]
+
+
+def test_a_block_that_succeeds_at_once_has_its_result(flavour):
+    assert flavour.block(Policy(), lambda attempt: attempt.number) == 1
+
+
+def test_a_wait_is_not_begun_if_a_listener_has_used_up_the_time_for_retries(flavour, clock):
+    policy = Policy(
+        clock=clock,
+        sleep=clock.sleep,
+        backoff=fixed,
+        give_up_after=5.0,
+        listeners=[lambda event: clock.advance(4.5)],
+    )
+    with pytest.raises(TimeoutError):
+        flavour.call(policy, flavour.scripted(TimeoutError("slow")))
+    assert clock.waits == []
