@@ -338,6 +338,20 @@ def test_a_block_left_with_an_error_that_ends_loops_is_over(clock):
     assert places.snapshot() == (0, 0)
 
 
+def test_the_last_run_of_a_block_that_has_raised_its_error_cannot_be_entered_again(clock):
+    policy = Policy(
+        rules={StopIteration: Rule(recover=lambda error: raises())}, clock=clock, sleep=clock.sleep
+    )
+    runs = []
+    with pytest.raises(StopIteration):
+        for attempt in retrying(policy):
+            runs.append(attempt)
+            with attempt:
+                raise StopIteration
+    with pytest.raises(RuntimeError, match="was entered already"):
+        runs[-1].__enter__()
+
+
 # Plain functions that turn out to be async
 
 

@@ -151,12 +151,12 @@ class BlockAttempt(Attempt):
 
     def __enter__(self) -> Self:
         """Enter the block: set the context of the attempt. Raise what the call has ended with, if it has."""
+        if self._state is not _NEW:
+            raise RuntimeError(f"attempt {self.number} was entered already: each runs its block once")
         if self._ended is not None:
             self._state = _DONE
             with unchanged(self._ended):
                 raise self._ended.error
-        if self._state is not _NEW:
-            raise RuntimeError(f"attempt {self.number} was entered already: each runs its block once")
         self._state = _RUNNING
         self._outside = id(sys.exception())
         self._last_note = written.latest
