@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+from contextvars import copy_context
 
 import pytest
 
@@ -159,6 +160,17 @@ def test_a_letter_that_a_listener_puts_has_no_arguments_of_the_call(flavour, pol
     quiet = policy.replace(attempts=1, dead_letters=letters, listeners=())
     with pytest.raises(TimeoutError):
         flavour.run(quiet(flavour.scripted(TimeoutError("slow"))), "a")
+    assert seen == [(DeadLettered, None, None, None)]
+
+
+def test_a_letter_that_is_put_after_the_call_has_no_arguments_of_it(flavour, policy, tmp_path, look, seen):
+    contexts = []
+    letters = DeadLetters(tmp_path / "letters.db", listeners=[lambda event: contexts.append(copy_context())])
+    quiet = policy.replace(attempts=1, dead_letters=letters, listeners=())
+    with pytest.raises(TimeoutError):
+        flavour.run(quiet(flavour.scripted(TimeoutError("slow"))), "a")
+    others = DeadLetters(tmp_path / "others.db", listeners=[look])
+    contexts[0].run(others.put, error="in words")
     assert seen == [(DeadLettered, None, None, None)]
 
 

@@ -218,8 +218,8 @@ class DeadLetters:
         if wanted(self.listeners):
             raised = error if isinstance(error, BaseException) else None
             call = None if (limit := storing.get()) is None else limit[1]
-            if call is not None and call.lost is not raised:
-                call = None  # a letter that is put while that call stores its own
+            if call is not None and (call.lost is None or call.lost is not raised):
+                call = None  # a letter that is put while that call stores its own, or after that
             emit(DeadLettered(letter), self.listeners, during=(raised, call, ""))
         self._notify_discarded(letter.queue, added.expired, "purged")
         self._notify_discarded(letter.queue, added.crowded_out, "limit")
