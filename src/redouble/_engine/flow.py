@@ -288,7 +288,7 @@ def wait_step(call: Call, seconds: float) -> Any:
     if sleep is not None:
         return sleep, seconds
     asyncio: Any = sys.modules.get("asyncio")
-    if (not call.in_task or call.blocked) and (
+    if not call.in_task and (
         (asyncio is not None and asyncio._get_running_loop() is not None)
         or ("trio" in sys.modules and in_trio())
     ):
@@ -300,8 +300,7 @@ def _slept(call: Call, step: Any, outcome: Any) -> Flow:
     """Return whether a wait by ``sleep`` went well: its error ends the call."""
     error, answer = outcome
     if error is not None:
-        if call.last_failure is not None:
-            call.log_delay(None)
+        call.log_delay(None)
         call.fail_callback(error, f"sleep raised {brief(error)}")
         return False
     if type(answer) is CoroutineType:
