@@ -74,6 +74,7 @@ def demo(arguments: Sequence[str]) -> None:
     text = "Call a flaky server on loopback and show the code, the attempts and the waits."
     parser = command_parser("demo", text, _EPILOG)
     parser.parse_args(arguments)
+    source = _source(fetch)  # read first: an interrupt would leave the file open
     steps = {path: chain(steps, repeat(steps[-1])) for path, steps in _SCRIPT.items()}
     handler = type("Handler", (_Handler,), {"steps": steps})
     with _Server(("127.0.0.1", 0), handler) as server:
@@ -81,7 +82,7 @@ def demo(arguments: Sequence[str]) -> None:
         thread.start()
         try:
             _print("A small server on loopback fails on purpose. This function calls it, with @retry:\n")
-            _print_code(_source(fetch))
+            _print_code(source)
             _print("")
             _sync_calls(f"http://127.0.0.1:{server.server_port}")
             _print("5. Two async calls at once: one hangs and times out, one is dropped:", "bold")
