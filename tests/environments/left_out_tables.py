@@ -10,6 +10,8 @@ _WITHOUT_DOCSTRINGS = dict.fromkeys(
         "unit/engine/test_callables.py::test_the_looks_of_a_function_are_kept",
         "unit/engine/test_callables.py::test_the_signature_of_a_callable_object_is_kept",
         "project/test_docs.py::test_the_code_on_a_page_runs_and_prints_what_the_page_shows[docs/reference/retry.md]",
+        "unit/events/test_every_event.py::test_the_docstring_of_every_event_has_an_example",
+        "unit/events/test_every_event.py::test_the_page_and_the_docstring_say_the_same_of_the_number_of_the_attempt",
         "unit/test_errors.py::test_the_tree_is_drawn_at_the_head_of_the_file_and_open_to_users",
         "unit/hedging/test_hedge.py::test_hedging_must_be_asked_for_by_name_and_with_a_delay",
         "unit/hedging/test_hedge.py::test_the_decorated_function_looks_like_the_function",
