@@ -9,11 +9,12 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import redouble
-from redouble import Policy, current_attempt
+from redouble import Policy, context, current_attempt
 from redouble.breaker import CircuitBreaker
 from redouble.budget import TokenBudget
 from redouble.bulkhead import Bulkhead
@@ -94,3 +95,17 @@ def run(code, *arguments, timeout=60):
 
 async def page():
     return "page"
+
+
+def interrupt_as_a_context_is_set(monkeypatch, module):
+    """Let an interrupt come when the module sets the context of an attempt; return what is set after that."""
+    later, real = [], context.current
+
+    def set_(value):
+        if value is not None and not later:
+            later.append("interrupted")
+            raise KeyboardInterrupt
+        later.append(value)
+
+    monkeypatch.setattr(module, "current", SimpleNamespace(get=real.get, set=set_, reset=real.reset))
+    return later

@@ -1,29 +1,19 @@
 """Drivers: errors of a flow, interrupts, and what they await."""
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
-from redouble import context, retry
+from redouble import retry
 from redouble._engine import drivers
 from redouble.bulkhead import Bulkhead
 from support.guarded import SLOW
+from support.interrupted_calls import interrupt_as_a_context_is_set
 
 
 @pytest.fixture
 def interrupted(monkeypatch):
-    """Let an interrupt come when a driver sets the context of an attempt; return what is set after that."""
-    later, real = [], context.current
-
-    def set_(value):
-        if value is not None and not later:
-            later.append("interrupted")
-            raise KeyboardInterrupt
-        later.append(value)
-
-    monkeypatch.setattr(drivers, "current", SimpleNamespace(get=real.get, set=set_, reset=real.reset))
-    return later
+    return interrupt_as_a_context_is_set(monkeypatch, drivers)
 
 
 def test_an_interrupt_that_comes_with_the_context_of_a_sync_attempt_takes_it_away(interrupted):
