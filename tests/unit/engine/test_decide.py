@@ -334,6 +334,12 @@ def test_a_refused_result_that_says_nothing_takes_the_reason_it_was_refused_for(
     assert outcome.verdict == Verdict(True, reason="still pending")
 
 
+def test_a_result_that_until_refuses_has_that_as_its_reason() -> None:
+    outcome = decide(STEADY, Progress(1), RejectedResult(None), 0.0)
+    assert isinstance(outcome, Wait)
+    assert outcome.verdict.reason == "the result was refused"
+
+
 def test_what_is_not_to_be_retried_tells_no_hint() -> None:
     outcome = decide(STEADY.replace(on=()), Progress(1), HTTPError(503, {"Retry-After": "3"}), 0.0)
     assert isinstance(outcome, Stop)

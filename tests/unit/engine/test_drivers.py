@@ -68,3 +68,13 @@ def test_a_hook_of_an_async_call_may_return_anything_that_can_be_awaited():
         raise SLOW
 
     assert asyncio.run(fetch()) == "old page"
+
+
+def test_a_traceback_has_the_two_frames_of_the_layer_and_all_of_the_function():
+    def load():
+        raise KeyError("stock")
+
+    with pytest.raises(KeyError) as caught:
+        retry(load)()
+    frames = [(entry.frame.code.path.parent.name, entry.name) for entry in caught.traceback[1:]]
+    assert frames == [("_engine", "wrapper"), ("_engine", "drive"), ("engine", "load")]

@@ -53,3 +53,8 @@ def test_a_wait_is_not_begun_if_a_listener_has_used_up_the_time_for_retries(flav
     with pytest.raises(TimeoutError):
         flavour.call(policy, flavour.scripted(TimeoutError("slow")))
     assert clock.waits == []
+
+
+def test_a_fallback_that_returns_none_answers_none(flavour):
+    policy = Policy(attempts=1, fallback=lambda error: None)
+    assert flavour.call(policy, flavour.scripted(TimeoutError("slow"))) is None
